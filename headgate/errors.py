@@ -1,0 +1,132 @@
+"""Everything Headgate refuses, in one small family.
+
+Each message says what was refused, why, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class HeadgateError(Exception):
+    """The base of every error raised by Headgate."""
+
+
+class ConfigError(HeadgateError):
+    """The configuration (file, environment, url) cannot be used."""
+
+
+class DeclarationError(HeadgateError):
+    """A task, limit or queue was declared in a way that cannot work."""
+
+
+class UnknownLimit(DeclarationError):
+    """A limit name that exists nowhere: not in code, file, catalogue or override."""
+
+
+class UnknownTask(HeadgateError):
+    """No such task in this app or in the catalogue of the store."""
+
+
+class InvalidArguments(HeadgateError):
+    """The arguments of a submit do not fit the task, or cannot be stored as JSON."""
+
+
+class InvalidKey(HeadgateError):
+    """A limit or fairness key that is not a JSON scalar, or is null."""
+
+
+class TooWide(HeadgateError):
+    """A job asks for more units than its limit has."""
+
+
+class IdempotencyConflict(HeadgateError):
+    """The idempotency key belongs to a job with another task or other arguments."""
+
+
+class JobNotFound(HeadgateError):
+    """No job with that id is in the store (it may have been pruned)."""
+
+
+class JobFailed(HeadgateError):
+    """`JobHandle.result()` on a job that failed: carries the remote error."""
+
+    def __init__(self, message: str, *, reason: str = "", error_type: str = "",
+                 remote_traceback: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.error_type = error_type
+        self.remote_traceback = remote_traceback
+
+
+class JobCancelled(HeadgateError):
+    """`JobHandle.result()` on a job that was cancelled or expired."""
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class WouldDeadlock(HeadgateError):
+    """A job would wait for another job that needs a group the first one holds."""
+
+
+class StaleAttempt(HeadgateError):
+    """The attempt is no longer the running one: nothing was changed."""
+
+
+class SlotLost(HeadgateError):
+    """A slot that was held is held no more (its lease ended, or it was released)."""
+
+
+class StoreError(HeadgateError):
+    """The store could not do what was asked. Nothing was changed."""
+
+
+class StoreBusy(StoreError):
+    """Another process kept the store locked for too long."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be opened, read or written (missing, read-only, full, damaged)."""
+
+
+class StoreVersion(StoreError):
+    """The store was written by a newer Headgate."""
+
+
+class Control(Exception):
+    """What a job raises to say how its attempt ends."""
+
+
+class Retry(Control):
+    """End this attempt and try again after `delay` seconds. Counts as a retry.
+
+    >>> raise Retry(delay=5)          # doctest: +SKIP
+    """
+
+    def __init__(self, delay: float | None = None, reason: str = "") -> None:
+        super().__init__(reason or "retry asked for")
+        self.delay = delay
+        self.reason = reason
+
+
+class Snooze(Control):
+    """End this attempt and run again after `delay` seconds, at a new place in line.
+
+    >>> raise Snooze(60)              # doctest: +SKIP
+    """
+
+    def __init__(self, delay: float, reason: str = "") -> None:
+        super().__init__(reason or f"snoozed for {delay} s")
+        self.delay = delay
+        self.reason = reason
+
+
+class Cancel(Control):
+    """End the job as cancelled.
+
+    >>> raise Cancel("the invoice is paid")   # doctest: +SKIP
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "cancelled by its own code")
+        self.reason = reason or "cancelled by its own code"

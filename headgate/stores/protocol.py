@@ -1,0 +1,391 @@
+"""What every store can do, as operations of the domain, each with a parameter object.
+
+The protocol is synchronous and thread-safe: any thread may call any operation. Faces that
+are asynchronous run it in threads. Each operation is one transaction: it happens whole, or
+raises a `StoreError` and changes nothing.
+
+`tests/conformance` is run against every store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headgate.claim import ClaimState
+from headgate.jobs import (
+    AttemptRecord,
+    Claimed,
+    Finish,
+    JobFilter,
+    JobRecord,
+    NewJob,
+    Progress,
+    Retention,
+    Routing,
+    Submitted,
+    Unrouted,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What differs between stores, asked for by name, never by type."""
+
+    leases: bool
+    """Workers must renew a lease (False: the kernel tells when a worker is gone)."""
+    local: bool
+    """All processes that share this store run on one machine."""
+
+
+# --- the catalogue --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """How a task uses a limit. `key`: an argument's name, `callable=True`, or neither."""
+
+    name: str
+    key: str | None = None
+    callable: bool = False
+    units: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """A task as the catalogue tells it to those who submit by name."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    queue: str = "default"
+    priority: int = 0
+    expires: float | None = None
+    max_lost: int = 3
+    limits: tuple[LimitUse, ...] = ()
+    one_of: tuple[tuple[LimitUse, ...], ...] = ()
+    fair_by: str | None = None
+    fair_callable: bool = False
+    payload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What a program declares when it starts to work."""
+
+    declarer: str
+    """Who declares: the worker's name (an earlier declaration by it is replaced)."""
+    release: str = ""
+    tasks: tuple[TaskSpec, ...] = ()
+    code: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
+    """Limit values declared in code, by name."""
+    file: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
+    """Limit values declared in the configuration file, by name."""
+
+
+# --- workers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewWorker:
+    """A worker process about to start. Its id is never used again once it is dead."""
+
+    id: str
+    name: str
+    keeper: str = ""
+    host: str = ""
+    pid: int = 0
+    queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    concurrency: int = 1
+    lease: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A registered worker lives while `fds` are open in any process (or its lease lasts)."""
+
+    id: str
+    fds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    id: str
+    name: str
+    keeper: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    concurrency: int
+    started_at: float
+    state: str
+    """`alive`, `stalled`, `stopping` or `dead` (its slots are being taken back)."""
+    running: int
+    lease_ends: float | None = None
+
+
+# --- claim, finish -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShare:
+    """How much of one queue a worker may take in this claim."""
+
+    name: str
+    room: int
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker with room asks for work. It gets only tasks that it knows."""
+
+    room: int
+    tasks: frozenset[str]
+    state: ClaimState
+    """The turns, kept in the worker's memory between its claims."""
+    queues: tuple[QueueShare, ...] | None = None
+    """None: all queues, with the same weight."""
+    weights: Mapping[str, int] = field(default_factory=dict[str, int])
+    running: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Jobs running in this worker, by fairness key."""
+    ageing: float | None = None
+    hops: int = 2000
+    """The budget: how many lanes may be looked at in one claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One round trip of a worker: what ended, how far others are, what may start next."""
+
+    worker: str
+    finishes: Sequence[Finish] = ()
+    progress: Sequence[Progress] = ()
+    claim: Claim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    stale: frozenset[int] = frozenset()
+    """Tokens whose finish or progress changed nothing: those attempts are not ours any more."""
+    claimed: tuple[Claimed, ...] = ()
+    more: bool = False
+    """The budget ended before all lanes were looked at: ask again at once."""
+    wake_in: float | None = None
+    """Seconds until something is due that this worker may be able to run."""
+    cancels: tuple[tuple[int, str], ...] = ()
+    """(token, reason) of this worker's attempts that somebody wants stopped."""
+    unrouted: bool = False
+    """Jobs of tasks that this worker knows wait for their stamp: call `unrouted`."""
+
+
+# --- slots and limits -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """A slot for something that is not a job, under a lease of its own."""
+
+    group: str
+    holder: str
+    worker: str
+    lease: float
+    limit: int | None = None
+    """Counts only where nothing else declares a value."""
+    carries_limit: bool = False
+    units: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecord:
+    group: str
+    slot: int
+    token: int
+    holder: str
+    """The job's id, or the `task_id` of a slot taken by hand."""
+    worker: str
+    units: int
+    since: float
+    expires_at: float | None
+    """None: lives as long as its worker."""
+    job: bool
+    overdue: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRecord:
+    """A limit, or a group with something of its own (override, holders)."""
+
+    group: str
+    value: int | None
+    source: str
+    """`override`, `file`, `code`, `carried`, or `none` when nothing declares a value."""
+    paused: bool
+    held: int
+    holders: int
+    paused_by: str = ""
+    declared: int | None = None
+    reserved_by: str | None = None
+    disagree: tuple[tuple[str, int | None], ...] = ()
+    """(declarer, value) of live declarations that differ from the value in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """An operator's word on a limit or group; every change is recorded."""
+
+    group: str
+    value: int | None = None
+    set_value: bool = False
+    reset: bool = False
+    paused: bool | None = None
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRecord:
+    name: str
+    paused: bool
+    waiting: int
+    """Counted up to a bound; see `bounded`."""
+    running: int
+    scheduled: int
+    oldest_ready_at: float | None
+    bounded: bool = False
+    paused_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    seq: int
+    at: float
+    kind: str
+    subject: str
+    who: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job is where it is, as facts; `headgate.why` puts them into words."""
+
+    job: JobRecord
+    code: str
+    """scheduled, retry, unrouted, queue-paused, unknown-task, no-worker, limit-full,
+    limit-zero, limit-paused, limit-missing, too-wide, reserved, turn, running,
+    cancelling, done"""
+    groups: tuple[LimitRecord, ...] = ()
+    """The groups that block it now."""
+    holders: tuple[SlotRecord, ...] = ()
+    ahead: int | None = None
+    """Jobs before it in its lane (at most 1,000 counted)."""
+    ahead_bounded: bool = False
+    until: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What one sweep found."""
+
+    lost_workers: tuple[str, ...] = ()
+    lost_attempts: int = 0
+    expired_jobs: int = 0
+    expired_slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something `doctor` found. `repair` says what `--repair` would do, if it can."""
+
+    what: str
+    detail: str
+    repair: str = ""
+    repaired: bool = False
+
+
+class Bell(Protocol):
+    """Rings when something changed. `fileno()` is readable then; None: poll instead."""
+
+    def fileno(self) -> int | None: ...
+    def drain(self) -> None: ...
+    def wait(self, timeout: float) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    url: str
+    capabilities: Capabilities
+
+    def close(self) -> None: ...
+    def now(self) -> float: ...
+
+    # declare
+    def publish(self, publication: Publication) -> None: ...
+    def task(self, name: str) -> TaskSpec | None: ...
+    def tasks(self) -> list[TaskSpec]: ...
+    def values(self, groups: Iterable[str]) -> dict[str, LimitRecord]:
+        """The value in force of each group, `source="none"` where nothing declares one."""
+        ...
+
+    # submit
+    def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]: ...
+    def unrouted(self, tasks: frozenset[str], limit: int = 100) -> list[Unrouted]: ...
+    def route(self, routings: Sequence[Routing]) -> int: ...
+
+    # work
+    def register(self, worker: NewWorker) -> Registration: ...
+    def renew(self, worker: str) -> bool: ...
+    def mark(self, worker: str, state: str) -> None: ...
+    def unregister(self, worker: str) -> None: ...
+    def declare_dead(self, worker: str, reason: str) -> None: ...
+    def exchange(self, exchange: Exchange) -> Exchanged: ...
+    def extend(self, token: int, seconds: float) -> bool: ...
+    def release_groups(self, token: int) -> bool: ...
+    def retake_groups(self, token: int) -> bool: ...
+    def overdue(self, token: int, reason: str) -> None: ...
+    def sweep(self) -> Sweep: ...
+    def prune(self, retention: Retention, limit: int = 1000) -> int: ...
+
+    # slots by hand
+    def take_slot(self, request: SlotRequest) -> SlotRecord | None: ...
+    def drop_slot(self, group: str, slot: int, token: int | None) -> bool:
+        """Fenced by `token`; None releases whoever holds it (an operator's force)."""
+        ...
+    def extend_slot(self, group: str, slot: int, token: int, seconds: float) -> float | None: ...
+    def expire_slots(self, group: str) -> int: ...
+
+    # operate
+    def change_limit(self, change: LimitChange) -> LimitRecord: ...
+    def limits(self) -> list[LimitRecord]: ...
+    def group(self, group: str) -> tuple[LimitRecord, list[SlotRecord]]: ...
+    def groups(self) -> list[str]: ...
+    def queues(self) -> list[QueueRecord]: ...
+    def pause_queue(self, queue: str, paused: bool, by: str = "", reason: str = "") -> None: ...
+    def workers(self) -> list[WorkerRecord]: ...
+    def events(self, kind: str | None = None, limit: int = 100) -> list[EventRecord]: ...
+    def job(self, id: str) -> JobRecord | None: ...
+    def attempts(self, id: str) -> list[AttemptRecord]: ...
+    def find(
+        self, filter: JobFilter, limit: int = 50, after: str | None = None
+    ) -> list[JobRecord]:
+        """Newest first; `after` is the id of the last job of the page before."""
+        ...
+    def count(self, filter: JobFilter, limit: int = 10_000) -> int: ...
+    def cancel(self, id: str, by: str = "", reason: str = "") -> JobRecord: ...
+    def retry(self, id: str, by: str = "") -> JobRecord: ...
+    def why(self, id: str) -> Why: ...
+    def remaining(self, tasks: frozenset[str], queues: tuple[str, ...] | None) -> int:
+        """Jobs that a worker of these could still run: ready, running, or due for a retry,
+        with nothing paused or at 0 (for `--burst`). Counted up to a bound."""
+        ...
+    def doctor(self, repair: bool = False) -> list[Trouble]: ...
+
+    # wake-ups
+    def bell(self, what: str) -> Bell:
+        """`work`: something may have become claimable. `done`: a job ended."""
+        ...
+    def ring(self, what: str) -> None: ...
