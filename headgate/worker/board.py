@@ -1,0 +1,86 @@
+"""Memory shared by guard, keeper and worker processes: signs of life, without a store.
+
+One row of numbers for each place of a worker process. All times are CLOCK_BOOTTIME, so they
+mean the same in every process and count suspension. Each cell is one aligned double written
+by one process only, so a reader sees an old value or a new one, never a mix.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+
+_CELLS = 8
+_PULSE, _DEADLINE, _RENEWED, _LEASE, _RUNNING = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the board says about one worker process."""
+
+    pulse: float
+    """When its event loop last wrote; 0: not yet."""
+    deadline: float
+    """The earliest time-out among its running attempts; 0: none."""
+    renewed: float
+    """When the last renewal that was confirmed had been sent."""
+    lease: float
+    """Seconds; 0: this worker lives without a lease."""
+    running: int
+
+
+class Board:
+    """The shared memory itself; hand `fd` to a child and open it there.
+
+    >>> board = Board.create(2)
+    >>> board.pulse(0, 12.5)
+    >>> board.row(0).pulse
+    12.5
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.places = os.fstat(fd).st_size // (8 * _CELLS)
+        self._cells = memoryview(mmap.mmap(fd, 8 * _CELLS * self.places)).cast("d")
+
+    @staticmethod
+    def create(places: int) -> Board:
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("headgate-board")
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        os.ftruncate(fd, 8 * _CELLS * places)
+        return Board(fd)
+
+    def row(self, place: int) -> Row:
+        at = place * _CELLS
+        cells = self._cells
+        return Row(
+            cells[at + _PULSE],
+            cells[at + _DEADLINE],
+            cells[at + _RENEWED],
+            cells[at + _LEASE],
+            int(cells[at + _RUNNING]),
+        )
+
+    def rows(self) -> list[Row]:
+        return [self.row(place) for place in range(self.places)]
+
+    def clear(self, place: int) -> None:
+        for cell in range(_CELLS):
+            self._cells[place * _CELLS + cell] = 0.0
+
+    def pulse(self, place: int, now: float) -> None:
+        self._cells[place * _CELLS + _PULSE] = now
+
+    def work(self, place: int, deadline: float, running: int) -> None:
+        self._cells[place * _CELLS + _DEADLINE] = deadline
+        self._cells[place * _CELLS + _RUNNING] = float(running)
+
+    def lease(self, place: int, seconds: float, sent: float) -> None:
+        # The time first: a lease without its time would look long overdue to the guard.
+        self._cells[place * _CELLS + _RENEWED] = sent
+        self._cells[place * _CELLS + _LEASE] = seconds

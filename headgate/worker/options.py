@@ -1,0 +1,66 @@
+"""What can be said about a worker before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headgate.errors import ConfigError
+
+DEFAULT_CONCURRENCY = 10
+DEFAULT_SHUTDOWN_TIMEOUT = 30.0
+DEFAULT_GRACE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """The flags of `headgate worker`; None means: not said, take the default.
+
+    >>> WorkerOptions("shop.jobs:app", concurrency=20, queues=("mail",)).processes
+    1
+    """
+
+    target: str
+    """`module:attribute` of an `App` or a `Worker`."""
+    concurrency: int | None = None
+    """Jobs at once in one worker process."""
+    processes: int = 1
+    queues: tuple[str, ...] | None = None
+    """None: all queues."""
+    burst: bool = False
+    name: str | None = None
+    shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT
+    max_jobs_per_process: int | None = None
+    stall_timeout: float | None = None
+    grace: float = DEFAULT_GRACE
+    """Seconds between SIGTERM and SIGKILL for an isolated task that must stop."""
+    url: str | None = None
+    """Overrides the store of the app."""
+    log_level: str = "INFO"
+
+    def checked(self) -> WorkerOptions:
+        """Itself, or a `ConfigError` that names the flag that cannot be used."""
+        at_least_one("--processes", self.processes)
+        if self.concurrency is not None:
+            at_least_one("--concurrency", self.concurrency)
+        if self.max_jobs_per_process is not None:
+            at_least_one("--max-jobs-per-process", self.max_jobs_per_process)
+        _seconds("--shutdown-timeout", self.shutdown_timeout)
+        _seconds("--grace", self.grace)
+        if self.stall_timeout is not None:
+            _seconds("--stall-timeout", self.stall_timeout)
+        if self.queues is not None:
+            queues = tuple(dict.fromkeys(queue.strip() for queue in self.queues))
+            if not queues or not all(queues):
+                raise ConfigError("--queues names no queue, or an empty one: give a,b or leave it")
+            return replace(self, queues=queues)
+        return self
+
+
+def at_least_one(flag: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{flag} must be a whole number from 1, got {value!r}")
+
+
+def _seconds(flag: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        raise ConfigError(f"{flag} must be a number of seconds from 0, got {value!r}")
