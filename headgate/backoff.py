@@ -1,0 +1,77 @@
+"""How long a job waits before it is tried again."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from headgate.errors import DeclarationError
+
+RetryDelay = float | timedelta | Callable[[int, BaseException], float]
+"""Seconds, or a callable of (errors so far, the last error) that gives seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """`base` seconds, times `factor` after each error, up to `cap`, ± `jitter` of it.
+
+    >>> Backoff(base=1, jitter=0)(3, ValueError())
+    4.0
+    """
+
+    base: float = 1.0
+    factor: float = 2.0
+    cap: float = 600.0
+    jitter: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not (self.base >= 0 and self.factor >= 1 and self.cap >= 0 and 0 <= self.jitter <= 1):
+            raise DeclarationError(
+                f"{self}: base and cap must be at least 0, factor at least 1, jitter from 0 to 1"
+            )
+
+    def __call__(self, errors: int, error: BaseException) -> float:
+        # Exponents are bounded before they are used: 2.0 ** 5000 overflows.
+        steps = min(max(errors - 1, 0), 64)
+        delay = min(self.base * self.factor**steps, self.cap)
+        return delay * (1 + self.jitter * random.uniform(-1, 1))  # noqa: S311 - not a secret
+
+
+FLOOR = 1.0
+"""The least delay of a retry for which nobody set one."""
+
+
+def delay_before_retry(chosen: RetryDelay | None, errors: int, error: BaseException) -> float:
+    """Seconds until the next try; only what the user chose may be under the floor."""
+    if chosen is None:
+        return max(FLOOR, Backoff()(errors, error))
+    if isinstance(chosen, timedelta):
+        return chosen.total_seconds()
+    if not callable(chosen):
+        return float(chosen)
+    delay = float(chosen(errors, error))
+    if not math.isfinite(delay) or delay < 0:
+        raise DeclarationError(
+            f"the retry delay function gave {delay!r}: it must give seconds, at least 0"
+        )
+    return delay
+
+
+def check_retry_delay(value: object, task: str) -> RetryDelay | None:
+    if value is None or callable(value):
+        return value
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        seconds = math.nan
+    if not math.isfinite(seconds) or seconds < 0:
+        raise DeclarationError(
+            f"task {task!r}: retry_delay must be seconds from 0, a timedelta or a callable of"
+            f" (errors, error), got {value!r}"
+        )
+    return seconds

@@ -1,0 +1,388 @@
+"""Tasks: code that can run, and the calls of it that become jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast
+
+from headgate.arguments import Arguments
+from headgate.backoff import RetryDelay, check_retry_delay, delay_before_retry
+from headgate.codec import encode
+from headgate.context import Context, maybe_current
+from headgate.errors import DeclarationError, HeadgateError
+from headgate.jobs import DEFAULT_MAX_LOST, DEFAULT_QUEUE, NewJob, Routing, Unrouted
+from headgate.limits import Key, Limit, OneOf, check_name
+from headgate.options import (
+    Options,
+    check_expires,
+    check_max_lost,
+    check_options,
+    check_priority,
+    check_queue,
+    check_retries,
+    check_timeout,
+    read_options,
+)
+from headgate.stores.protocol import TaskSpec
+from headgate.submit import Shape, Stamp, Use, describe, new_job, stamp
+
+if TYPE_CHECKING:
+    from headgate.app import App
+    from headgate.handle import JobHandle
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Isolate = Literal["process"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """All that `@app.task(...)` accepts beside the name, checked."""
+
+    limits: Sequence[Limit | OneOf | str] = ()
+    max_concurrent: int | None = None
+    retries: int = 0
+    retry_delay: RetryDelay | None = None
+    max_lost: int = DEFAULT_MAX_LOST
+    timeout: float | timedelta | None = None
+    expires: float | timedelta | None = None
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    isolate: Isolate = None
+    fair_by: Key = None
+    aliases: Sequence[str] = ()
+    payload: bool = False
+
+
+class Task(Generic[P, R]):
+    """A function that can be submitted, with its limits and options.
+
+    Made by `@app.task`; calling it runs the function, here and now.
+
+    >>> @app.task(max_concurrent=5)                                     # doctest: +SKIP
+    ... def resize(path: str) -> int: ...
+    >>> resize.submit("a.png").result()                                 # doctest: +SKIP
+    """
+
+    def __init__(
+        self, app: App, fn: Callable[..., Any], name: str | None, options: TaskOptions
+    ) -> None:
+        if not callable(fn):
+            raise DeclarationError(f"a task is made from a function, got {fn!r}")
+        functools.update_wrapper(self, fn)
+        self.app = app
+        self.fn = fn
+        self.name = check_name(name if name is not None else _name_of(fn), "task")
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_callee(fn)))
+        self.payload = options.payload
+        self.aliases = _check_aliases(self.name, options.aliases)
+        self.queue = check_queue(options.queue)
+        self.priority = check_priority(options.priority)
+        self.retries = check_retries(options.retries)
+        self.max_lost = check_max_lost(options.max_lost)
+        self.timeout = check_timeout(options.timeout)
+        self.expires = check_expires(options.expires)
+        self.isolate = _check_isolate(self.name, fn, options.isolate)
+        self.fair_by = options.fair_by
+        self._retry_delay = check_retry_delay(options.retry_delay, self.name)
+        self._using: Options = {}
+        self._arguments = Arguments(fn, self.name, payload=options.payload)
+        self._limits = self._declare_limits(options)
+        self._check_key(self.fair_by, "fair_by")
+
+    # --- submitting ----------------------------------------------------------------------
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Store a job that will call this task with these arguments.
+
+        >>> handle = charge.submit(tenant_id="acme", amount=3)          # doctest: +SKIP
+        """
+        return self.call(*args, **kwargs).submit()
+
+    async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`submit` for code in an event loop."""
+        return await asyncio.to_thread(self.submit, *args, **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A call to be submitted later, with others or from a job.
+
+        >>> app.submit_many([resize.call("a.png"), resize.call("b.png")])  # doctest: +SKIP
+        """
+        return Call(self, self._arguments.bind(args, kwargs))
+
+    def call_payload(self, payload: object) -> Call[R]:
+        """A call from arguments by name, as `app.submit(name, payload)` brings them."""
+        return Call(self, self._arguments.from_payload(payload))
+
+    def using(self, **options: Unpack[Options]) -> Self:
+        """The same task with other options for what is submitted through it.
+
+        >>> charge.using(priority=-5, delay=60).submit(tenant_id="acme", amount=1)
+        ... # doctest: +SKIP
+        """
+        task = copy.copy(self)
+        checked = check_options(cast("Mapping[str, object]", options))
+        merged = {**self._using, **checked}
+        if "delay" in checked:
+            merged.pop("run_at", None)
+        if "run_at" in checked:
+            merged.pop("delay", None)
+        task._using = cast("Options", merged)
+        task.queue = checked.get("queue", task.queue)
+        task.priority = checked.get("priority", task.priority)
+        task.retries = checked.get("retries", task.retries)
+        task.max_lost = checked.get("max_lost", task.max_lost)
+        if "timeout" in checked:
+            task.timeout = cast("float | None", checked["timeout"])
+        if "expires" in checked:
+            task.expires = cast("float | None", checked["expires"])
+        return task
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run the function here and now: no store, no limits, no retries.
+
+        A context parameter gets that of the running job, else a plain local one.
+        """
+        given: tuple[Any, ...] = (*args, *kwargs.values())
+        if any(isinstance(value, Context) for value in given):
+            return self.fn(*args, **kwargs)
+        ctx = maybe_current() or self.app.local_context(self)
+        bound = self._arguments.bind(args, kwargs)
+        positional, named = self._arguments.call_form(bound, ctx)
+        return self.fn(*positional, **named)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name!r}>"
+
+    # --- for whoever runs it ---------------------------------------------------------------
+
+    def for_job(self, options: str) -> Self:
+        """This task under the options its job was submitted with (`Claimed.options`)."""
+        return self if options == "{}" else self.using(**read_options(options))
+
+    def bind(self, args_json: str, ctx: Context) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Stored arguments as the function takes them, the context in its place."""
+        return self._arguments.call_form(self._arguments.decode(args_json), ctx)
+
+    def encode_result(self, value: object) -> str:
+        """A result as JSON, or `InvalidArguments` that says what cannot be stored."""
+        what = f"the result of task {self.name!r}"
+        text = encode(value, what, self._arguments.hints.get("return", Any))
+        self.app.check_size(len(text), what)
+        return text.decode()
+
+    def decode_result(self, text: str | None) -> R:
+        """A stored result as the annotated type."""
+        return cast("R", None if text is None else self._arguments.decode_result(text))
+
+    def retry_delay_for(self, errors: int, exc: BaseException) -> float:
+        """Seconds before the next try, after `errors` errors of which `exc` is the last."""
+        return delay_before_retry(self._retry_delay, errors, exc)
+
+    @property
+    def import_path(self) -> tuple[str, str]:
+        """(module, qualified name) from which another process imports the task."""
+        return self.fn.__module__, self.fn.__qualname__
+
+    def spec(self) -> TaskSpec:
+        """This task as the catalogue tells it to others."""
+        shape = self.shape
+        called = shape.fair_by is not None and not isinstance(shape.fair_by, str)
+        return TaskSpec(
+            name=self.name,
+            aliases=self.aliases,
+            queue=shape.queue,
+            priority=shape.priority,
+            expires=shape.expires,
+            max_lost=shape.max_lost,
+            limits=tuple(describe(use) for use in shape.all),
+            one_of=tuple(tuple(describe(use) for use in members) for members in shape.one_of),
+            fair_by=shape.fair_by if isinstance(shape.fair_by, str) else None,
+            fair_callable=called,
+            payload=self.payload,
+        )
+
+    def route(self, unrouted: Unrouted) -> Routing:
+        """The stamp for a job that was submitted by somebody who did not know the task."""
+        try:
+            bound = self._arguments.decode(unrouted.args)
+            stamped = self.stamp(bound, read_options(unrouted.options))
+        except HeadgateError as error:
+            return Routing(unrouted.job, error=f"{type(error).__name__}: {error}")
+        except Exception as error:  # a key function is anybody's code
+            return Routing(unrouted.job, error=f"{type(error).__qualname__}: {error}")
+        return Routing(
+            job=unrouted.job,
+            queue=stamped.queue,
+            priority=stamped.priority,
+            needs=stamped.needs,
+            turn=stamped.turn,
+            expires=stamped.expires,
+            max_lost=stamped.max_lost,
+            task=self.name if unrouted.task != self.name else None,
+        )
+
+    # --- what it needs -----------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        """All that a stamp depends on; limit names are resolved here, at first need."""
+        return Shape(
+            task=self.name,
+            queue=self.queue,
+            priority=self.priority,
+            expires=self.expires,
+            max_lost=self.max_lost,
+            all=tuple(self._use(e) for e in self._limits if not isinstance(e, OneOf)),
+            one_of=tuple(
+                tuple(self._use(member) for member in entry.members)
+                for entry in self._limits
+                if isinstance(entry, OneOf)
+            ),
+            fair_by=self.fair_by,
+        )
+
+    def stamp(self, bound: Mapping[str, Any], options: Options) -> Stamp:
+        stamped = stamp(self.shape, self._arguments.for_keys(bound), options)
+        if stamped.needs:
+            self.app.check_needs(stamped)
+        return stamped
+
+    def new_job(self, bound: Mapping[str, Any], parent: str | None) -> NewJob:
+        args = self._arguments.encode(bound)
+        self.app.check_size(len(args.encode()), f"the arguments of task {self.name!r}")
+        stamped = self.stamp(bound, self._using)
+        return new_job(stamped, self.name, args, self._using, parent)
+
+    def _use(self, entry: Limit | str) -> Use:
+        limit = self.app.find_limit(entry) if isinstance(entry, str) else entry
+        if limit is None:
+            assert isinstance(entry, str)
+            return Use(entry)
+        self._check_key(limit.key, f"limit {limit.name!r}")
+        return Use(limit.name, limit.key, limit.width)
+
+    def _declare_limits(self, options: TaskOptions) -> tuple[Limit | OneOf | str, ...]:
+        # Also from untyped code: one limit instead of a list would be read letter by letter.
+        if isinstance(options.limits, str | Limit | OneOf):
+            raise DeclarationError(f"task {self.name!r}: limits must be a list of limits")
+        entries: list[Limit | OneOf | str] = list(options.limits)
+        if options.max_concurrent is not None:
+            entries.insert(0, Limit(self.name, options.max_concurrent))
+        names: list[str] = []
+        for entry in entries:
+            members = entry.members if isinstance(entry, OneOf) else (entry,)
+            for member in members:
+                if isinstance(member, Limit):
+                    self.app.declare(member)
+                    self._check_key(member.key, f"limit {member.name!r}")
+                    names.append(member.name)
+                elif isinstance(member, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    names.append(check_name(member, "limit"))
+                else:
+                    raise DeclarationError(
+                        f"task {self.name!r}: a limit is a Limit, a OneOf or a name, got {member!r}"
+                    )
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise DeclarationError(
+                f"task {self.name!r} names limit {twice!r} twice: name it once, with units(n)"
+            )
+        return tuple(entries)
+
+    def _check_key(self, key: Key, what: str) -> None:
+        if isinstance(key, str) and not self._arguments.accepts(key):
+            raise DeclarationError(
+                f"task {self.name!r}: {what} is keyed by argument {key!r}, but the task takes"
+                f" {self._arguments.public}"
+            )
+
+
+class SyncTask(Task[P, R]):
+    """A task made from a plain function: calling it gives the result."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return super().__call__(*args, **kwargs)
+
+
+class AsyncTask(Task[P, R]):
+    """A task made from an async function: calling it gives the coroutine."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        return super().__call__(*args, **kwargs)
+
+
+class Call(Generic[R]):
+    """A task with its arguments, not submitted yet. Made by `task.call(...)`."""
+
+    __slots__ = ("bound", "task")
+
+    def __init__(self, task: Task[..., R], bound: dict[str, Any]) -> None:
+        self.task = task
+        self.bound = bound
+
+    def __repr__(self) -> str:
+        return f"<Call of {self.task.name!r}>"
+
+    def submit(self) -> JobHandle[R]:
+        """Submit this call alone."""
+        return self.task.app.submit_many([self])[0]
+
+    def new_job(self, parent: str | None = None) -> NewJob:
+        """The job this call becomes: stamped, with a new id."""
+        return self.task.new_job(self.bound, parent)
+
+    def handle(self, id: str) -> JobHandle[R]:
+        from headgate.handle import JobHandle
+
+        return JobHandle(self.task.app, id, self.task.decode_result)
+
+
+def make_task(
+    app: App, fn: Callable[..., Any], name: str | None, options: TaskOptions
+) -> Task[..., Any]:
+    """A `SyncTask` or an `AsyncTask`, by the function."""
+    is_async = inspect.iscoroutinefunction(inspect.unwrap(_callee(fn)))
+    return (AsyncTask if is_async else SyncTask)(app, fn, name, options)
+
+
+def _callee(fn: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    name = getattr(fn, "__name__", "")
+    if not name or name == "<lambda>":
+        raise DeclarationError(f'{fn!r} has no name of its own: use app.task("name")(…)')
+    return name
+
+
+def _check_aliases(name: str, aliases: object) -> tuple[str, ...]:
+    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
+        raise DeclarationError(f"task {name!r}: aliases must be a list of names, got {aliases!r}")
+    checked = tuple(check_name(alias, "task") for alias in cast("Sequence[object]", aliases))
+    if name in checked or len(set(checked)) != len(checked):
+        raise DeclarationError(f"task {name!r}: an alias stands twice or is the name itself")
+    return checked
+
+
+def _check_isolate(name: str, fn: Callable[..., Any], isolate: object) -> Isolate:
+    if isolate is None:
+        return None
+    if isolate != "process":
+        raise DeclarationError(f"task {name!r}: isolate is None or 'process', got {isolate!r}")
+    qualname = getattr(fn, "__qualname__", "<object>")
+    if "<" in qualname:
+        raise DeclarationError(
+            f"task {name!r}: isolate='process' needs a function that another process can"
+            f" import, but {qualname!r} is local or has no name: define it at module level"
+        )
+    return "process"
