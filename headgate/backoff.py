@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 from headgate.errors import DeclarationError
 
@@ -62,7 +63,7 @@ def delay_before_retry(chosen: RetryDelay | None, errors: int, error: BaseExcept
 
 def check_retry_delay(value: object, task: str) -> RetryDelay | None:
     if value is None or callable(value):
-        return value
+        return cast("RetryDelay | None", value)
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):

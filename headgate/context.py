@@ -6,11 +6,11 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Generator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from headgate.errors import Cancel, HeadgateError
 from headgate.jobs import Claimed, NewJob
@@ -198,7 +198,7 @@ class Context:
     @overload
     def submit(self, what: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
 
-    def submit(self, what: Call[Any] | Task[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def submit(self, what: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Submit a job that is stored together with the finish of this attempt, or not at all.
 
         >>> ctx.submit(resize.call("a.png"))                            # doctest: +SKIP
@@ -206,14 +206,16 @@ class Context:
 
         The handle names the job to be: it is there once this attempt has succeeded.
         """
-        from headgate.tasks import Call
+        from headgate.tasks import Call, Task
 
         if isinstance(what, Call):
             if args or kwargs:
                 raise HeadgateError("ctx.submit: a call already has its arguments")
-            call = what
+            call = cast("Call[Any]", what)
+        elif isinstance(what, Task):
+            call = cast("Task[..., Any]", what).call(*args, **kwargs)
         else:
-            call = what.call(*args, **kwargs)
+            raise HeadgateError(f"ctx.submit takes task.call(…) or a task, got {what!r}")
         job = call.new_job(parent=self.job_id)
         self._port.followup(job)
         return call.handle(job.id)
@@ -225,7 +227,7 @@ class Context:
         self, what: Task[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[R]: ...
 
-    async def asubmit(self, what: Call[Any] | Task[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def asubmit(self, what: Any, /, *args: Any, **kwargs: Any) -> Any:
         """`submit` for code in an event loop."""
         return await asyncio.to_thread(self.submit, what, *args, **kwargs)
 
@@ -330,7 +332,7 @@ def maybe_current() -> Context | None:
 
 
 @contextmanager
-def active(ctx: Context) -> Iterator[Context]:
+def active(ctx: Context) -> Generator[Context]:
     """Make `ctx` the current one inside the block (what a runner does round each job)."""
     mark = _current.set(ctx)
     try:

@@ -213,7 +213,10 @@ class Task(Generic[P, R]):
         """The stamp for a job that was submitted by somebody who did not know the task."""
         try:
             bound = self._arguments.decode(unrouted.args)
-            stamped = self.stamp(bound, read_options(unrouted.options))
+            # No check of values here: a limit that the job carries is known to the store only.
+            stamped = stamp(
+                self.shape, self._arguments.for_keys(bound), read_options(unrouted.options)
+            )
         except HeadgateError as error:
             return Routing(unrouted.job, error=f"{type(error).__name__}: {error}")
         except Exception as error:  # a key function is anybody's code

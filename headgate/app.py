@@ -1,0 +1,460 @@
+"""The app: what a program declares, and the store its jobs live in."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+
+from headgate.byname import ByName
+from headgate.clock import Clock
+from headgate.config import Config, check_weight
+from headgate.context import Context
+from headgate.declare import Declaration, PayloadTaskMaker, TaskMaker
+from headgate.errors import ConfigError, DeclarationError, InvalidArguments, JobNotFound
+from headgate.handle import JobHandle
+from headgate.hooks import Around, Hooks, OnError, Plain
+from headgate.jobs import JobRecord, NewJob, Submitted
+from headgate.limitbook import LimitBook
+from headgate.limits import Key, Limit, split_group, stored_key
+from headgate.local import local_context
+from headgate.options import Options, check_options, seconds
+from headgate.slotblock import SlotBlock
+from headgate.slots import Slots
+from headgate.stores import open_store
+from headgate.stores.protocol import Publication, Store
+from headgate.submit import Stamp
+from headgate.tasks import AsyncTask, Call, SyncTask, Task, TaskOptions, make_task
+from headgate.waiting import Watch
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_ARGS_BYTES = 16 * 1024 * 1024
+CHUNK_JOBS = 500
+CHUNK_BYTES = 4 * 1024 * 1024
+"""A bulk submit is stored in pieces of at most this, so that nobody waits long for one."""
+
+
+class App:
+    """Tasks, limits and the store they share.
+
+    >>> app = App("sqlite:///jobs.db")                                  # doctest: +SKIP
+    >>> api = app.limit("payments-api", 10)                             # doctest: +SKIP
+
+    Without a url: `HEADGATE_URL`, else the `url` of headgate.toml, else
+    `sqlite:///headgate.db`. `release` orders the programs that declare different values for
+    one limit: the highest wins. `ageing`: what waited for more than so many seconds is
+    looked at first now and then, whatever its priority.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        release: str = "",
+        ageing: float | timedelta | None = None,
+        config: Config | str | Path | None = None,
+        clock: Clock | None = None,
+        max_args_bytes: int = MAX_ARGS_BYTES,
+    ) -> None:
+        self._url = url
+        self._config_source = config
+        self.release = release
+        self.ageing = None if ageing is None else seconds(ageing, "ageing", above=True)
+        self.clock = clock or Clock()
+        self.max_args_bytes = max_args_bytes
+        self.tasks: dict[str, Task[..., Any]] = {}
+        """Every task by its name and by each of its aliases."""
+        self.hooks = Hooks()
+        self.slots = Slots(self)
+        self.after_submit: Callable[[], None] | None = None
+        """Called after each submit from this app (`headgate.testing.inline` runs the jobs)."""
+        self._book = LimitBook(self)
+        self._by_name = ByName(self)
+        self._weights: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._watches: dict[str, Watch] = {}
+        self._store: Store | None = None
+        self._forked = False
+        _apps.add(self)
+
+    def __repr__(self) -> str:
+        return f"<App {self._url or 'of the configuration'} with {len(self.tasks)} tasks>"
+
+    # --- configuration and store ---------------------------------------------------------
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """The configuration, read when it is first needed."""
+        if isinstance(self._config_source, Config):
+            return self._config_source
+        return Config.load(self._config_source, url=self._url)
+
+    @property
+    def url(self) -> str:
+        return self._url if self._url is not None else self.config.url
+
+    @property
+    def store(self) -> Store:
+        """The store, opened when it is first needed and again in a forked child."""
+        store = self._store
+        if store is not None:
+            return store
+        with self._lock:
+            if self._store is None:
+                if self._forked and ":memory:" in self.url:
+                    raise ConfigError(
+                        f"{self.url} lives in the process that opened it: after a fork use a"
+                        " file (sqlite:///path/to/file.db)"
+                    )
+                self._store = open_store(self.url, clock=self.clock)
+            return self._store
+
+    def close(self) -> None:
+        """Close the store; the next use opens it again."""
+        with self._lock:
+            store, self._store = self._store, None
+            watches, self._watches = self._watches, {}
+        for watch in watches.values():
+            watch.close()
+        if store is not None:
+            store.close()
+
+    def __enter__(self) -> Self:
+        _ = self.store
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    # --- declare -----------------------------------------------------------------------
+
+    def limit(self, name: str, max: int | None, *, key: Key = None) -> Limit:
+        """Declare a limit: at most `max` units of it may be held at once, everywhere.
+
+        >>> tenant = app.limit("tenant", 2, key="tenant_id")            # doctest: +SKIP
+        """
+        return self._book.declare(Limit(name, max, key=key))
+
+    @property
+    def limits(self) -> Mapping[str, Limit]:
+        """The limits declared in this app, by name."""
+        return self._book.declared
+
+    def weight(self, key: object, n: int) -> None:
+        """Let a fairness key have `n` jobs per turn instead of one.
+
+        >>> app.weight("acme", 3)                                       # doctest: +SKIP
+        """
+        self._weights[stored_key(key, "fairness key")] = check_weight(n)
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        """Jobs per turn by fairness key; the configuration file wins over code."""
+        return {**self._weights, **self.config.weights}
+
+    # The overloads overlap on purpose: the first that fits is the most exact.
+    @overload
+    def task(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        fn: str | None = None,
+        /,
+        *,
+        payload: Literal[True],
+        **options: Unpack[Declaration],
+    ) -> PayloadTaskMaker: ...
+    @overload
+    def task(
+        self,
+        fn: str | None = None,
+        /,
+        *,
+        payload: Literal[False] = False,
+        **options: Unpack[Declaration],
+    ) -> TaskMaker: ...
+
+    def task(self, fn: Callable[..., Any] | str | None = None, /, **options: Any) -> Any:
+        """Make a function a task: `@app.task`, `@app.task(...)` or `app.task("name", ...)(fn)`.
+
+        >>> @app.task("charge", limits=[api, tenant], retries=5, timeout=60)  # doctest: +SKIP
+        ... async def charge(ctx: Context, tenant_id: str, amount: int) -> str: ...
+
+        `limits`: Limits, `OneOf`s or names, all of which are needed. `max_concurrent`: a limit
+        named after the task. `retries`: tries after errors, `retry_delay` apart (seconds, or a
+        callable of (errors, error); exponential with jitter by default). `max_lost`: attempts
+        that may be lost with their worker. `timeout`, `expires`: seconds. `queue`, `priority`
+        (-100 to 100, lower first). `isolate="process"`: run in a process that can be killed.
+        `fair_by`: the argument (or a callable of them) whose values take turns. `aliases`:
+        names it had before. `payload=True`: the handler takes the whole payload.
+        """
+        name: str | None = options.pop("name", None)
+        if fn is not None and not isinstance(fn, str):
+            return self._declare_task(fn, name, options)
+        if fn is not None and name is not None:
+            raise DeclarationError(f"a task has one name, got {fn!r} and {name!r}")
+        chosen = fn if fn is not None else name
+
+        def make(function: Callable[..., Any]) -> Task[..., Any]:
+            return self._declare_task(function, chosen, options)
+
+        return make
+
+    def _declare_task(
+        self, fn: Callable[..., Any], name: str | None, options: dict[str, Any]
+    ) -> Task[..., Any]:
+        if isinstance(fn, Task):
+            fn = cast("Task[..., Any]", fn).fn
+        if unknown := [o for o in options if o not in TaskOptions.__dataclass_fields__]:
+            known = ", ".join(["name", *TaskOptions.__dataclass_fields__])
+            raise DeclarationError(f"unknown task option {unknown[0]!r}: known are {known}")
+        task = make_task(self, fn, name, TaskOptions(**options))
+        for own in (task.name, *task.aliases):
+            if own in self.tasks:
+                raise DeclarationError(
+                    f"task {own!r} is declared twice in this app: give one of them another name"
+                )
+        for own in (task.name, *task.aliases):
+            self.tasks[own] = task
+        return task
+
+    def on_worker_start(self, fn: F) -> F:
+        """Call `fn()`, sync or async, when a worker process of this app starts."""
+        self.hooks.worker_start.append(cast("Plain", fn))
+        return fn
+
+    def on_worker_stop(self, fn: F) -> F:
+        """Call `fn()` when a worker process of this app stops."""
+        self.hooks.worker_stop.append(cast("Plain", fn))
+        return fn
+
+    def around_job(self, fn: F) -> F:
+        """Run each job inside the context manager that `fn(ctx)` gives, sync or async.
+
+        >>> @app.around_job                                             # doctest: +SKIP
+        ... @contextlib.contextmanager
+        ... def timed(ctx):
+        ...     start = time.monotonic()
+        ...     yield
+        ...     print(ctx.task, time.monotonic() - start)
+        """
+        self.hooks.around_job.append(cast("Around", fn))
+        return fn
+
+    def on_error(self, fn: F) -> F:
+        """Call `fn(ctx, error)` for each attempt that ends in an error."""
+        self.hooks.error.append(cast("OnError", fn))
+        return fn
+
+    def publication(self, declarer: str) -> Publication:
+        """All that this app declares, as a worker publishes it at its start."""
+        specs = {task.name: task.spec() for task in self.tasks.values()}
+        return Publication(
+            declarer=declarer,
+            release=self.release,
+            tasks=tuple(specs.values()),
+            code=self._book.code(),
+            file=dict(self.config.limits),
+        )
+
+    # --- submit ------------------------------------------------------------------------
+
+    def submit(
+        self, name: str, payload: object = None, *, strict: bool = False, **options: Unpack[Options]
+    ) -> JobHandle[Any]:
+        """Submit by name, from a program that may not have the task's code.
+
+        >>> app.submit("heavy", {"n": 1}, concurrency_group="heavy_processing",
+        ...            concurrency_limit=5)                             # doctest: +SKIP
+
+        A task that nobody has declared yet waits for a worker that knows it; `strict=True`
+        makes that an `UnknownTask` error.
+        """
+        checked = check_options(cast("Mapping[str, object]", options))
+        if name in self.tasks:
+            task = self.tasks[name].using(**checked)
+            return task.call_payload({} if payload is None else payload).submit()
+        job = self._by_name.new_job(name, {} if payload is None else payload, checked, strict)
+        return JobHandle(self, self.store_jobs([job])[0].id, None)
+
+    async def asubmit(
+        self, name: str, payload: object = None, *, strict: bool = False, **options: Unpack[Options]
+    ) -> JobHandle[Any]:
+        """`submit` for code in an event loop."""
+        return await asyncio.to_thread(
+            functools.partial(self.submit, name, payload, strict=strict, **options)
+        )
+
+    def submit_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+        """Submit many calls; all are checked before the first is stored.
+
+        >>> app.submit_many([resize.call("a.png"), resize.call("b.png")])  # doctest: +SKIP
+
+        They are stored in pieces of some hundred, each of which happens whole.
+        """
+        made = list(calls)
+        jobs = [call.new_job() for call in made]
+        done = self.store_jobs(jobs)
+        return [call.handle(one.id) for call, one in zip(made, done, strict=True)]
+
+    async def asubmit_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+        """`submit_many` for code in an event loop."""
+        return await asyncio.to_thread(self.submit_many, calls)
+
+    def store_jobs(self, jobs: list[NewJob]) -> list[Submitted]:
+        done: list[Submitted] = []
+        try:
+            for chunk in chunks(jobs):
+                done.extend(self.store.submit(chunk))
+        except Exception as error:
+            if len(jobs) > 1:
+                error.add_note(f"{len(done)} of {len(jobs)} jobs were stored before this")
+            raise
+        if self.after_submit is not None:
+            self.after_submit()
+        return done
+
+    # --- look ----------------------------------------------------------------------------
+
+    def get_job(self, id: str) -> JobRecord:
+        """The job with that id, or `JobNotFound`."""
+        record = self.store.job(id)
+        if record is None:
+            raise JobNotFound(f"no job {id!r} in {self.url}: it may have been pruned")
+        return record
+
+    async def aget_job(self, id: str) -> JobRecord:
+        """`get_job` for code in an event loop."""
+        return await asyncio.to_thread(self.get_job, id)
+
+    def slot(
+        self,
+        group: str,
+        *,
+        limit: int | None = None,
+        units: int = 1,
+        timeout: float | None = None,
+        lease_duration: float | timedelta | None = None,
+    ) -> SlotBlock:
+        """Hold a slot of a group in code that is not a job; jobs and these share groups.
+
+        >>> with app.slot("gpu", limit=2):                              # doctest: +SKIP
+        ...     train()
+
+        Waits `timeout` seconds (None: for ever, 0: not at all) and raises `TimeoutError`.
+        """
+        return SlotBlock(self, group, limit, units, timeout, lease_duration)
+
+    # --- for the other parts ---------------------------------------------------------------
+
+    def declare(self, limit: Limit) -> Limit:
+        return self._book.declare(limit)
+
+    def find_limit(self, name: str) -> Limit | None:
+        return self._book.find(name)
+
+    def check_needs(self, stamp: Stamp) -> None:
+        self._book.check(stamp)
+
+    def check_size(self, size: int, what: str) -> None:
+        if size > self.max_args_bytes:
+            raise InvalidArguments(
+                f"{what} are {size:,} bytes of JSON, at most {self.max_args_bytes:,} are stored:"
+                " pass a reference to where the data lies, or set App(max_args_bytes=…)"
+            )
+
+    def declared_value(self, group: str) -> tuple[bool, int | None]:
+        return self._book.declared_value(split_group(group)[0])
+
+    def require_limit(self, group: str) -> None:
+        self._book.require(group, split_group(group)[0])
+
+    def watch(self, what: str) -> Watch:
+        with self._lock:
+            if what not in self._watches:
+                self._watches[what] = Watch(lambda: self.store, what)
+            return self._watches[what]
+
+    def local_context(self, task: Task[..., Any]) -> Context:
+        return local_context(self, task)
+
+
+def chunks(jobs: list[NewJob]) -> Iterable[list[NewJob]]:
+    """Pieces of a bulk submit, bounded in number and in size."""
+    piece: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if piece and (len(piece) == CHUNK_JOBS or size + len(job.args) > CHUNK_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(job)
+        size += len(job.args)
+    if piece:
+        yield piece
+
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()
+_abandoned: list[Store] = []
+
+
+def _after_fork_in_child() -> None:
+    # The child must not touch the parent's connections, nor close them (closing one drops
+    # locks), nor wait for a lock that some thread of the parent held at the fork: the old
+    # store is kept unused for ever, and every app starts with a new lock.
+    for app in list(_apps):
+        app._lock = threading.Lock()
+        app._watches = {}
+        if app._store is not None:
+            _abandoned.append(app._store)
+            app._store = None
+            app._forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,64 @@
+"""The types of `@app.task`: how a function's signature becomes that of its task.
+
+A first parameter annotated `Context` is taken out of the signature of `submit`; the result
+of an async function is what it gives when awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, overload
+
+from headgate.backoff import RetryDelay
+from headgate.context import Context
+from headgate.limits import Key, Limit, OneOf
+from headgate.tasks import AsyncTask, Isolate, SyncTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Declaration(TypedDict, total=False):
+    """The options of `@app.task(...)`."""
+
+    name: str
+    limits: Sequence[Limit | OneOf | str]
+    max_concurrent: int | None
+    retries: int
+    retry_delay: RetryDelay | None
+    max_lost: int
+    timeout: float | timedelta | None
+    expires: float | timedelta | None
+    queue: str
+    priority: int
+    isolate: Isolate
+    fair_by: Key
+    aliases: Sequence[str]
+
+
+class TaskMaker(Protocol):
+    """What `app.task("name", ...)` gives: it makes the task from the function."""
+
+    # The overloads overlap on purpose: the first that fits is the most exact.
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> SyncTask[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+
+
+class PayloadTaskMaker(Protocol):
+    """The same with `payload=True`: the task takes one payload, whatever the handler takes."""
+
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[..., Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[[Any], R]: ...
+    @overload
+    def __call__(self, fn: Callable[..., R], /) -> SyncTask[[Any], R]: ...

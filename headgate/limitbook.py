@@ -1,0 +1,112 @@
+"""The limits an app knows: those it declares, and those it finds in file and store."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from headgate.errors import DeclarationError, TooWide, UnknownLimit
+from headgate.limits import Limit, Need
+from headgate.submit import Stamp
+
+if TYPE_CHECKING:
+    from headgate.app import App
+
+FRESH = 1.0
+"""Seconds for which a value read from the store is good enough to refuse by."""
+
+
+class LimitBook:
+    """Declares limits, resolves their names, and knows which job is too wide for one."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._seen: set[str] = set()
+        self._values: dict[str, tuple[float, bool, int | None]] = {}
+        self.declared: dict[str, Limit] = {}
+
+    def declare(self, limit: Limit) -> Limit:
+        """Note a limit of this app; the same name twice must mean the same limit."""
+        with self._lock:
+            known = self.declared.setdefault(limit.name, limit.units(1))
+        if (known.max, known.key) != (limit.max, limit.key):
+            raise DeclarationError(
+                f"limit {limit.name!r} is declared twice in this app, as {known!r} and as"
+                f" {limit.units(1)!r}: declare it once with app.limit(…) and use that"
+            )
+        return limit
+
+    def find(self, name: str) -> Limit | None:
+        """The limit of that name; None where only its value is known (from file or store)."""
+        if name in self.declared:
+            return self.declared[name]
+        self.require(name, name)
+        return None
+
+    def require(self, group: str, name: str) -> None:
+        """Raise `UnknownLimit` unless somebody declares a value for this group."""
+        if group in self._seen or name in self.declared or name in self._app.config.limits:
+            return
+        if any(record.source != "none" for record in self._app.store.values([group]).values()):
+            self._seen.add(group)
+            return
+        raise UnknownLimit(
+            f"limit {name!r} is declared nowhere: not in this app, the configuration file or"
+            f" the store. Declare it with app.limit({name!r}, N), in [concurrency.limits], or"
+            " pass concurrency_limit="
+        )
+
+    def check(self, stamp: Stamp) -> None:
+        """Refuse a job that could never start: an unknown limit, or one it is too wide for."""
+        carried = dict(stamp.carried)
+        for need in stamp.needs:
+            if need.group not in carried:
+                self.require(need.group, need.name)
+        if all(need.units == 1 for need in stamp.needs):
+            return  # one unit is never too wide, so the common job asks the store nothing
+        for need in stamp.needs.all:
+            if self._too_narrow(need, carried):
+                raise self._too_wide(need)
+        for members in stamp.needs.one_of:
+            if all(self._too_narrow(need, carried) for need in members):
+                raise self._too_wide(members[0])
+
+    def _too_narrow(self, need: Need, carried: dict[str, int | None]) -> bool:
+        value = self.value(need, carried)
+        # A limit of 0 keeps its jobs until it is raised; nothing is too wide for it.
+        return value is not None and 0 < value < need.units
+
+    def value(self, need: Need, carried: dict[str, int | None]) -> int | None:
+        """The value in force as far as can be told from here."""
+        now = self._app.clock.boot()
+        cached = self._values.get(need.group)
+        if cached is None or now - cached[0] > FRESH:
+            record = self._app.store.values([need.group])[need.group]
+            cached = (now, record.source != "none", record.value)
+            if len(self._values) > 10_000:
+                self._values.clear()
+            self._values[need.group] = cached
+        if cached[1]:
+            return cached[2]
+        # Nobody has published it yet: what this program would publish itself.
+        found, value = self.declared_value(need.name)
+        return value if found else carried.get(need.group)
+
+    def declared_value(self, name: str) -> tuple[bool, int | None]:
+        """(is there one, the value) that this program declares: in its file, else in code."""
+        if name in self._app.config.limits:
+            return True, self._app.config.limits[name]
+        if name in self.declared:
+            return True, self.declared[name].max
+        return False, None
+
+    def _too_wide(self, need: Need) -> TooWide:
+        return TooWide(
+            f"the job asks for {need.units} units of {need.group!r}, which has only"
+            f" {self.value(need, {})}: ask for fewer units or raise the limit"
+        )
+
+    def code(self) -> dict[str, int | None]:
+        """The values declared in code, as they are published."""
+        return {name: limit.max for name, limit in self.declared.items()}
