@@ -1,0 +1,125 @@
+"""Cancel or retry many jobs: count them, ask, then act with a progress bar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headgate.cli.exits import NOT_FOUND, OK, TROUBLE
+from headgate.cli.frame import Frame
+from headgate.errors import HeadgateError, JobNotFound, StoreBusy, StoreUnavailable
+
+if TYPE_CHECKING:
+    from headgate.jobs import JobFilter, JobRecord
+    from headgate.stores.protocol import Store
+
+PAGE = 500
+COUNTED = 1_000_000
+BAR_FROM = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    verb: str
+    done: str
+    states: tuple[str, ...]
+    """Which states a filter means when it names none."""
+    run: Callable[[Store, str], JobRecord]
+
+
+@dataclass(slots=True)
+class Outcome:
+    changed: list[str]
+    refused: list[tuple[str, HeadgateError]]
+
+
+def act(
+    frame: Frame, action: Action, ids: tuple[str, ...], chosen: dict[str, Any], yes: bool
+) -> None:
+    """Do it to the jobs named by id, or to all that the filter chooses after a preview."""
+    filtered = any(chosen.values())
+    if ids and filtered:
+        raise click.UsageError("give ids or a filter, not both")
+    if not ids and not filtered:
+        raise click.UsageError(
+            f"which jobs? Give their ids, or a filter such as --state {action.states[0]}"
+        )
+    store = frame.store()
+    if ids:
+        found: list[str] = list(dict.fromkeys(ids))
+    else:
+        from headgate.cli.jobs import make_filter
+
+        chosen["state"] = chosen["state"] or action.states
+        found = _preview(frame, store, action, make_filter(**chosen), yes)
+    outcome = _each(frame, store, action, found)
+    _tell(frame, action, outcome)
+    missing = all(isinstance(error, JobNotFound) for _, error in outcome.refused)
+    sys.exit(OK if not outcome.refused else NOT_FOUND if missing else TROUBLE)
+
+
+def _preview(frame: Frame, store: Store, action: Action, filter: JobFilter, yes: bool) -> list[str]:
+    count = store.count(filter, COUNTED)
+    if not count:
+        return []
+    jobs = f"{count:,} job{'' if count == 1 else 's'}"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError(
+                f"this would {action.verb} {jobs}; nobody is here to confirm: add --yes"
+            )
+        click.confirm(f"{action.verb} {jobs}?", abort=True, err=True)
+    # The ids are read before the first change: acting moves jobs out of the filter, and pages
+    # read meanwhile would miss some. What is created from now on is not meant.
+    return list(_pages(store, replace(filter, until=filter.until or store.now())))
+
+
+def _pages(store: Store, filter: JobFilter) -> Iterator[str]:
+    after: str | None = None
+    while page := store.find(filter, PAGE, after):
+        yield from (job.id for job in page)
+        after = page[-1].id
+
+
+def _each(frame: Frame, store: Store, action: Action, ids: list[str]) -> Outcome:
+    outcome = Outcome([], [])
+    for id in _with_bar(frame, ids, action):
+        try:
+            action.run(store, id)
+        except (StoreBusy, StoreUnavailable):
+            raise
+        except HeadgateError as error:
+            outcome.refused.append((id, error))
+        else:
+            outcome.changed.append(id)
+    return outcome
+
+
+def _with_bar(frame: Frame, ids: list[str], action: Action) -> Iterable[str]:
+    if len(ids) < BAR_FROM or not sys.stderr.isatty():
+        return ids
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(ids, f"{action.verb} {len(ids):,} jobs", console=Console(stderr=True))
+
+
+def _tell(frame: Frame, action: Action, outcome: Outcome) -> None:
+    if frame.as_json:
+        frame.print_json(
+            {
+                "changed": outcome.changed,
+                "refused": [{"id": id, "error": str(error)} for id, error in outcome.refused],
+            }
+        )
+        return
+    for _, error in outcome.refused[:20]:
+        click.echo(f"headgate: {error}", err=True)
+    if len(outcome.refused) > 20:
+        click.echo(f"headgate: … and {len(outcome.refused) - 20:,} more were refused", err=True)
+    count = len(outcome.changed)
+    click.echo(f"{count:,} job{'' if count == 1 else 's'} {action.done}")

@@ -1,0 +1,62 @@
+"""`headgate doctor`: is the store sound, does the configuration make sense?"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from headgate.cli.exits import OK, TROUBLE
+from headgate.cli.frame import Frame, Verb, pass_frame
+
+if TYPE_CHECKING:
+    from headgate.stores.protocol import Trouble
+
+
+@click.command(cls=Verb)
+@click.option("--repair", is_flag=True, help="Repair what can be repaired.")
+@pass_frame
+def doctor(frame: Frame, repair: bool) -> None:
+    """Check the store and the configuration; exits 1 if trouble is left.
+
+    \b
+    headgate doctor
+    headgate doctor --repair
+    """
+    config = frame.config
+    troubles = frame.store().doctor(repair)
+    left = [trouble for trouble in troubles if not trouble.repaired]
+    file = str(config.path) if config.path else None
+    if frame.as_json:
+        frame.print_json(
+            {
+                "ok": not left,
+                "url": config.url,
+                "config": file,
+                "troubles": [asdict(trouble) for trouble in troubles],
+            }
+        )
+    else:
+        click.echo(f"store   {config.url}")
+        click.echo(f"config  {file or 'none (defaults)'}")
+        for trouble in troubles:
+            click.echo(_told(trouble))
+        click.echo("no trouble found" if not troubles else _summary(troubles, left, repair))
+    sys.exit(TROUBLE if left else OK)
+
+
+def _told(trouble: Trouble) -> str:
+    mark = "repaired" if trouble.repaired else "TROUBLE"
+    text = f"{mark}: {trouble.what}: {trouble.detail}"
+    if trouble.repair and not trouble.repaired:
+        text += f" (--repair would {trouble.repair})"
+    return text
+
+
+def _summary(troubles: list[Trouble], left: list[Trouble], repair: bool) -> str:
+    text = f"{len(troubles)} found, {len(troubles) - len(left)} repaired"
+    if not repair and any(trouble.repair for trouble in left):
+        text += "; run `headgate doctor --repair`"
+    return text

@@ -1,0 +1,115 @@
+"""What every verb shares: which store, which configuration, how the answer is shown."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from headgate.config import Config
+    from headgate.stores.protocol import Store
+
+
+class Frame:
+    """The object of every click context."""
+
+    def __init__(self, url: str | None, config: str | None, as_json: bool) -> None:
+        self.url = url
+        self.config_file = config
+        self.as_json = as_json
+        self._config: Config | None = None
+
+    @property
+    def config(self) -> Config:
+        if self._config is None:
+            from headgate.config import Config
+
+            self._config = Config.load(self.config_file, url=self.url)
+        return self._config
+
+    def store(self, *, create: bool = False) -> Store:
+        """The store, closed at the end of the command.
+
+        Only verbs that bring something new `create` it: a mistyped path must not leave an
+        empty file behind and answer that there are no jobs.
+        """
+        from headgate.stores import open_store
+
+        url = self.config.url
+        if not create:
+            _must_exist(url)
+        store = open_store(url)
+        click.get_current_context().call_on_close(store.close)
+        return store
+
+    @property
+    def terminal(self) -> bool:
+        """Is somebody looking? Then tables and colour, else plain text."""
+        return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not self.as_json
+
+    def print_json(self, data: Any) -> None:
+        click.echo(json.dumps(data, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def _must_exist(url: str) -> None:
+    from headgate.errors import StoreUnavailable
+
+    if url.startswith("sqlite:"):
+        from headgate.stores.sqlite.database import parse_url
+
+        path, _ = parse_url(url)
+        if path is not None and not path.exists():
+            raise StoreUnavailable(
+                f"there is no store at {url}: a worker or a submit makes it; if it is elsewhere,"
+                " say where with --url, HEADGATE_URL or headgate.toml"
+            )
+
+
+def _override(name: str) -> Any:
+    def callback(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
+        frame = ctx.find_object(Frame)
+        if frame is not None and value:
+            setattr(frame, name, value)
+            frame._config = None
+
+    return callback
+
+
+class Verb(click.Command):
+    """A command that takes --url, --config and --json after its own name too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += [
+            click.Option(
+                ["--url"], metavar="URL", expose_value=False, callback=_override("url"),
+                help="The store, as in sqlite:///jobs.db.",
+            ),
+            click.Option(
+                ["--config"], metavar="FILE", expose_value=False,
+                callback=_override("config_file"),
+                help="The configuration file, else ./headgate.toml.",
+            ),
+            click.Option(
+                ["--json"], is_flag=True, expose_value=False, callback=_override("as_json"),
+                help="One JSON document on stdout.",
+            ),
+        ]  # fmt: skip
+
+
+def me() -> str:
+    """Who asks, for the record of changes."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+pass_frame = click.make_pass_decorator(Frame)

@@ -1,0 +1,85 @@
+"""`headgate queues`: what waits where, and pausing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headgate.cli.frame import Frame, Verb, me, pass_frame
+
+if TYPE_CHECKING:
+    from headgate.stores.protocol import QueueRecord, Store
+
+
+@click.group()
+def queues() -> None:
+    """List, pause and resume queues."""
+
+
+@queues.command("ls", cls=Verb)
+@pass_frame
+def list_queues(frame: Frame) -> None:
+    """All queues, with what waits and runs in each."""
+    from headgate.cli import data, show
+
+    store = frame.store()
+    found = store.queues()
+    if frame.as_json:
+        frame.print_json({"queues": [data.queue(queue) for queue in found]})
+        return
+    if not found:
+        show.note("no queue has had a job yet")
+        return
+    now = store.now()
+    rows = [
+        (
+            queue.name,
+            f"{queue.waiting:,}{'+' if queue.bounded else ''}",
+            queue.running,
+            queue.scheduled,
+            show.when(queue.oldest_ready_at, now),
+            _state(queue),
+        )
+        for queue in found
+    ]
+    show.table(frame, ["queue", "waiting>", "running>", "scheduled>", "oldest", "state"], rows)
+
+
+@queues.command("pause", cls=Verb)
+@click.argument("queue")
+@click.option("--reason", default="", help="Why, for those who look later.")
+@pass_frame
+def pause(frame: Frame, queue: str, reason: str) -> None:
+    """Keep the jobs of QUEUE from starting; what runs goes on."""
+    _set(frame, queue, True, reason)
+
+
+@queues.command("resume", cls=Verb)
+@click.argument("queue")
+@click.option("--reason", default="", help="Why, for those who look later.")
+@pass_frame
+def resume(frame: Frame, queue: str, reason: str) -> None:
+    """Let the jobs of QUEUE start again."""
+    _set(frame, queue, False, reason)
+
+
+def _state(queue: QueueRecord) -> str:
+    if not queue.paused:
+        return "open"
+    return f"paused by {queue.paused_by}" if queue.paused_by else "paused"
+
+
+def _set(frame: Frame, queue: str, paused: bool, reason: str) -> None:
+    from headgate.cli import data
+    from headgate.limits import check_name
+
+    check_name(queue, "queue")
+    store: Store = frame.store()
+    store.pause_queue(queue, paused, by=me(), reason=reason)
+    if frame.as_json:
+        after = next((q for q in store.queues() if q.name == queue), None)
+        told = data.queue(after) if after else {"queue": queue, "paused": paused}
+        frame.print_json(told)
+    else:
+        click.echo(f"queue {queue} is {'paused' if paused else 'open'}")

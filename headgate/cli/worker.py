@@ -1,0 +1,79 @@
+"""`headgate worker`: run the jobs of an app."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+
+import click
+
+from headgate.cli.frame import Frame, Verb, pass_frame
+
+
+@click.command(cls=Verb)
+@click.argument("target", metavar="MODULE:APP")
+@click.option("--concurrency", type=click.IntRange(1), help="Jobs at once in each process.")
+@click.option(
+    "--processes", type=click.IntRange(1), default=1, show_default=True,
+    help="Worker processes.",
+)  # fmt: skip
+@click.option("--queues", metavar="A,B", help="Only these queues; else all of them.")
+@click.option("--burst", is_flag=True, help="Exit when nothing it could run is left.")
+@click.option("--name", help="What this worker is called; else host and process.")
+@click.option(
+    "--shutdown-timeout", type=click.FloatRange(0), default=30.0, show_default=True,
+    metavar="SECONDS", help="How long a stop waits for running jobs.",
+)  # fmt: skip
+@click.option(
+    "--max-jobs-per-process", type=click.IntRange(1), metavar="N",
+    help="Replace a process after so many jobs.",
+)  # fmt: skip
+@click.option(
+    "--stall-timeout", type=click.FloatRange(0), metavar="SECONDS",
+    help="Kill a process that does not answer for so long.",
+)  # fmt: skip
+@pass_frame
+def worker(
+    frame: Frame,
+    target: str,
+    concurrency: int | None,
+    processes: int,
+    queues: str | None,
+    burst: bool,
+    name: str | None,
+    shutdown_timeout: float,
+    max_jobs_per_process: int | None,
+    stall_timeout: float | None,
+) -> None:
+    """Run the jobs of MODULE:APP, an App or a Worker, until stopped.
+
+    The module is found from the current directory too. SIGTERM or Ctrl-C stops gracefully, a
+    second one at once.
+
+    \b
+    headgate worker shop.jobs:app --concurrency 50
+    headgate worker shop.jobs:app --queues mail,default --burst
+    """
+    from headgate.worker.options import WorkerOptions
+    from headgate.worker.serve import serve
+
+    if frame.config_file is not None:
+        # Every process of the worker reads the configuration for itself.
+        os.environ["HEADGATE_CONFIG"] = frame.config_file
+    options = WorkerOptions(
+        target,
+        concurrency=concurrency,
+        processes=processes,
+        queues=None if queues is None else tuple(queues.split(",")),
+        burst=burst,
+        name=name,
+        shutdown_timeout=shutdown_timeout,
+        max_jobs_per_process=max_jobs_per_process,
+        stall_timeout=stall_timeout,
+        url=frame.url,
+    ).checked()
+    code = serve(options)
+    if frame.as_json:
+        frame.print_json({"exit": code, "options": asdict(options)})
+    sys.exit(code)

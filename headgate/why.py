@@ -1,0 +1,244 @@
+"""Why a job is where it is, in words: what it waits for, who holds it, its place in line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.stores.protocol import LimitRecord, SlotRecord, Why
+
+HOLDERS_SHOWN = 5
+
+
+def explain(why: Why, *, now: float, names: Mapping[str, str] | None = None) -> str:
+    """One or more sentences. `names` maps worker ids to the names people gave them.
+
+    >>> explain(store.why(job_id), now=store.now())              # doctest: +SKIP
+    'The job waits for tenant/acme: 2 of 2 units are held by …'
+    """
+    words = _SENTENCES.get(why.code)
+    if words is None:
+        return f"The job is {why.job.state} ({why.code}). {why.detail}".strip()
+    sentences = [words(why, now, names or {})]
+    if why.detail and why.code not in _DETAIL_TOLD:
+        sentences.append(f"{why.detail[0].upper()}{why.detail[1:].rstrip('.')}.")
+    if why.job.state == "ready" and why.ahead is not None:
+        sentences.append(_place(why))
+    return " ".join(sentences)
+
+
+def age(seconds: float) -> str:
+    """A span of time as a person would say it.
+
+    >>> age(0.2), age(95), age(7300), age(200_000)
+    ('0.2 s', '95 s', '2 h', '2 days')
+    """
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{int(seconds // unit)} {name}"
+    return f"{int(seconds // 86_400)} days"
+
+
+# --- one sentence per cause -------------------------------------------------------------
+
+Names = Mapping[str, str]
+
+
+def _scheduled(why: Why, now: float, names: Names) -> str:
+    return f"The job is scheduled: it becomes ready {_in(why.until or why.job.run_at, now)}."
+
+
+def _retry(why: Why, now: float, names: Names) -> str:
+    error = why.job.error
+    cause = f" after {error.type}: {_first_line(error.message)}" if error else ""
+    return f"The job waits for its next attempt{cause}; it is due {_in(why.until, now)}."
+
+
+def _unrouted(why: Why, now: float, names: Names) -> str:
+    return (
+        f"The job was submitted by name and no worker that knows task {why.job.task!r} has seen"
+        " it yet; the first one to start gives it its queue and its limits."
+    )
+
+
+def _queue_paused(why: Why, now: float, names: Names) -> str:
+    queue = why.job.queue
+    return f"Queue {queue} is paused; `headgate queues resume {queue}` lets its jobs start."
+
+
+def _unknown_task(why: Why, now: float, names: Names) -> str:
+    return (
+        f"No running worker knows task {why.job.task!r}. Start one whose app declares it, or"
+        " check the name."
+    )
+
+
+def _no_worker(why: Why, now: float, names: Names) -> str:
+    return (
+        f"No running worker takes task {why.job.task!r} from queue {why.job.queue}. Start one"
+        " with `headgate worker`, or add the queue to its --queues."
+    )
+
+
+def _limit_full(why: Why, now: float, names: Names) -> str:
+    groups = [_full(group, why, now, names) for group in why.groups]
+    return f"The job waits for {'; and for '.join(groups) or 'a limit that is full'}."
+
+
+def _limit_zero(why: Why, now: float, names: Names) -> str:
+    groups = " and ".join(group.group for group in why.groups)
+    first = why.groups[0].group if why.groups else "GROUP"
+    return (
+        f"The limit of {groups or 'a group'} is 0, so nothing may start;"
+        f" `headgate concurrency set {first} --limit N` changes it."
+    )
+
+
+def _limit_paused(why: Why, now: float, names: Names) -> str:
+    told = [
+        f"{group.group} is paused" + (f" by {group.paused_by}" if group.paused_by else "")
+        for group in why.groups
+    ]
+    first = why.groups[0].group if why.groups else "GROUP"
+    return (
+        f"{' and '.join(told) or 'A limit is paused'};"
+        f" `headgate concurrency resume {first}` lets its jobs start."
+    )
+
+
+def _limit_missing(why: Why, now: float, names: Names) -> str:
+    groups = " and ".join(group.group for group in why.groups)
+    first = why.groups[0].group if why.groups else "GROUP"
+    return (
+        f"Nothing declares a value for {groups or 'a limit of the job'}, so the job cannot be"
+        f" counted; declare it in code or headgate.toml, or"
+        f" `headgate concurrency set {first} --limit N`."
+    )
+
+
+def _too_wide(why: Why, now: float, names: Names) -> str:
+    units = {need.group: need.units for need in why.job.needs}
+    told = [
+        f"{units.get(group.group, 1)} units of {group.group}, whose limit is {_value(group)}"
+        for group in why.groups
+    ]
+    return (
+        f"The job needs {' and '.join(told) or 'more units than its limit has'}: it can never"
+        " start unless the limit is raised."
+    )
+
+
+def _reserved(why: Why, now: float, names: Names) -> str:
+    told = [
+        f"{group.group} (for job {group.reserved_by})" if group.reserved_by else group.group
+        for group in why.groups
+    ]
+    return (
+        f"{' and '.join(told) or 'A group'} is reserved for a job that needs more units and has"
+        " waited longer; this job goes after it."
+    )
+
+
+def _turn(why: Why, now: float, names: Names) -> str:
+    turn = f" (its turn is {why.job.turn!r})" if why.job.turn else ""
+    return f"All that the job needs is free; it waits for a worker with room{turn}."
+
+
+def _running(why: Why, now: float, names: Names) -> str:
+    job = why.job
+    where = f" on worker {names.get(job.worker, job.worker)}" if job.worker else ""
+    since = f" since {age(now - job.started_at)}" if job.started_at is not None else ""
+    held = f", holding {', '.join(job.groups)}" if job.groups else ""
+    return f"The job is running{where}{since}{held}."
+
+
+def _cancelling(why: Why, now: float, names: Names) -> str:
+    return f"{_running(why, now, names)} Its cancellation was asked for and waits for its code."
+
+
+def _done(why: Why, now: float, names: Names) -> str:
+    job = why.job
+    reason = f" ({job.reason})" if job.reason else ""
+    ago = f" {age(now - job.finished_at)} ago" if job.finished_at is not None else ""
+    error = f": {job.error.type}: {_first_line(job.error.message)}" if job.error else ""
+    return f"The job {_ENDED.get(job.state, job.state)}{reason}{ago}{error}."
+
+
+_ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled"}
+
+_SENTENCES: dict[str, Callable[[Why, float, Names], str]] = {
+    "scheduled": _scheduled,
+    "retry": _retry,
+    "unrouted": _unrouted,
+    "queue-paused": _queue_paused,
+    "unknown-task": _unknown_task,
+    "no-worker": _no_worker,
+    "limit-full": _limit_full,
+    "limit-zero": _limit_zero,
+    "limit-paused": _limit_paused,
+    "limit-missing": _limit_missing,
+    "too-wide": _too_wide,
+    "reserved": _reserved,
+    "turn": _turn,
+    "running": _running,
+    "cancelling": _cancelling,
+    "done": _done,
+}
+
+_DETAIL_TOLD = frozenset(("done",))
+
+
+# --- parts of sentences -----------------------------------------------------------------
+
+
+def _full(group: LimitRecord, why: Why, now: float, names: Names) -> str:
+    holders = [slot for slot in why.holders if slot.group == group.group]
+    told = [_holder(slot, now, names) for slot in holders[:HOLDERS_SHOWN]]
+    if group.holders > len(told):
+        told.append(f"{group.holders - len(told):,} more" if told else f"{group.holders:,} holders")
+    by = f" by {_and(told)}" if told else ""
+    are = "is" if group.held == 1 else "are"
+    return f"{group.group}: {group.held:,} of {_value(group)} units {are} held{by}"
+
+
+def _holder(slot: SlotRecord, now: float, names: Names) -> str:
+    what = "job" if slot.job else "slot holder"
+    units = f", {slot.units} units" if slot.units > 1 else ""
+    overdue = ", overdue" if slot.overdue else ""
+    worker = names.get(slot.worker, slot.worker)
+    return f"{what} {slot.holder} (worker {worker}, since {age(now - slot.since)}{units}{overdue})"
+
+
+def _place(why: Why) -> str:
+    ahead = why.ahead or 0
+    if why.ahead_bounded:
+        return f"More than {ahead:,} jobs are ahead of it in its lane."
+    if ahead == 0:
+        return "It is the first in its lane."
+    return f"{ahead:,} job{' is' if ahead == 1 else 's are'} ahead of it in its lane."
+
+
+def _value(group: LimitRecord) -> str:
+    return "unlimited" if group.value is None else f"{group.value:,}"
+
+
+def _in(moment: float | None, now: float) -> str:
+    if moment is None:
+        return "later"
+    if moment <= now:
+        return "now"
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    return f"in {age(moment - now)} ({stamp})"
+
+
+def _and(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:200] if text.strip() else "(no message)"
