@@ -76,7 +76,7 @@ def _custom(value: object) -> object:
         return float(value)
     if isinstance(value, int):
         return int(value)
-    raise NotImplementedError(f"values of type {type(value).__qualname__} are not supported")
+    raise TypeError(f"values of type {type(value).__qualname__} are not supported")
 
 
 def _read_custom(kind: type, value: object) -> object:

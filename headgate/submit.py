@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from headgate.errors import DeclarationError, InvalidArguments, InvalidKey
 from headgate.jobs import DEFAULT_MAX_LOST, DEFAULT_QUEUE, NewJob
 from headgate.limits import Key, Need, Needs, split_group, stored_key
@@ -52,6 +54,7 @@ class Stamp:
     priority: int
     needs: Needs
     turn: str
+    fair_limit: str
     expires: float | None
     max_lost: int
     carried: tuple[tuple[str, int | None], ...] = ()
@@ -62,37 +65,26 @@ def stamp(shape: Shape, args: Mapping[str, Any], options: Options) -> Stamp:
     group = options.get("concurrency_group")
     if group is None and "concurrency_limit" in options:
         group = shape.task
-    keyed: list[str] = []
+
+    keys = Keys(shape.task, args)
 
     def need(use: Use) -> Need:
-        if use.key is None:
-            return Need(use.name, None, use.units)
-        key = stored_key(
-            find_key(use.key, args, shape.task, f"limit {use.name!r}"),
-            f"key of limit {use.name!r} for task {shape.task!r}",
-        )
-        keyed.append(key)
+        key = None if use.key is None else keys.find(use.key, f"limit {use.name!r}")
         return Need(use.name, key, use.units)
 
     every: list[Need] = []
-    replaced = False
+    placed = False
     for use in shape.all:
-        if group is not None and use.name == shape.task and group != shape.task:
-            every.append(Need(*split_group(group), use.units))
-            replaced = True
+        if group is not None and use.name == shape.task:
+            every.append(need(use) if group == shape.task else _group_need(group, use.units))
+            placed = True
         else:
-            replaced = replaced or use.name == group
             every.append(need(use))
-    if group is not None and not replaced:
-        every.append(Need(*split_group(group)))
+    if group is not None and not placed:
+        every.append(_group_need(group, 1))
     needs = Needs(tuple(every), tuple(tuple(need(u) for u in m) for m in shape.one_of))
     check_no_group_twice(needs, shape.task)
-
-    if shape.fair_by is not None:
-        what = f"fairness key of task {shape.task!r}"
-        turn = stored_key(find_key(shape.fair_by, args, shape.task, "fair_by"), what)
-    else:
-        turn = keyed[0] if keyed else ""
+    turn, fair_limit = _turn(shape, keys, needs)
     carried: tuple[tuple[str, int | None], ...] = ()
     if group is not None and "concurrency_limit" in options:
         carried = ((group, options["concurrency_limit"]),)
@@ -101,10 +93,34 @@ def stamp(shape: Shape, args: Mapping[str, Any], options: Options) -> Stamp:
         priority=options.get("priority", shape.priority),
         needs=needs,
         turn=turn,
+        fair_limit=fair_limit,
         expires=_seconds(options["expires"]) if "expires" in options else shape.expires,
         max_lost=options.get("max_lost", shape.max_lost),
         carried=carried,
     )
+
+
+def _group_need(group: str, units: int) -> Need:
+    name, key = split_group(group)
+    return Need(name, key, units)
+
+
+def _turn(shape: Shape, keys: Keys, needs: Needs) -> tuple[str, str]:
+    """(the fairness key, the limit that it is also the key of).
+
+    The second lets a claim pass over a whole turn when that limit's group is full. So it
+    must be a limit that every job of the turn needs: a member of a one-of never is.
+    """
+    fair_by = shape.fair_by
+    if fair_by is None:
+        fair_by = next((use.key for use in shape.uses() if use.key is not None), None)
+    if fair_by is None:
+        return "", ""
+    turn = keys.find(fair_by, "fair_by")
+    for use in shape.all:
+        if use.key == fair_by and any(n.name == use.name and n.key == turn for n in needs.all):
+            return turn, use.name
+    return turn, ""
 
 
 def _seconds(value: object) -> float | None:
@@ -122,23 +138,45 @@ def check_no_group_twice(needs: Needs, task: str) -> None:
         seen.add(need.group)
 
 
-def find_key(key: Key, args: Mapping[str, Any], task: str, what: str) -> object:
-    """The value of a key: the argument of that name, or what the callable gives."""
-    if isinstance(key, str):
-        if key not in args:
-            raise InvalidArguments(
-                f"task {task!r}: {what} is keyed by argument {key!r}, which is missing"
-            )
-        return args[key]
-    assert key is not None
+class Keys:
+    """The keys of one job, in their stored form. A key function is called once per job."""
+
+    def __init__(self, task: str, args: Mapping[str, Any]) -> None:
+        self._task = task
+        self._args = args
+        self._found: dict[object, str] = {}
+
+    def find(self, key: str | Callable[..., object], what: str) -> str:
+        if key not in self._found:
+            value = self._value(key, what)
+            self._found[key] = stored_key(_as_json(value), f"key of {what}, task {self._task!r},")
+        return self._found[key]
+
+    def _value(self, key: str | Callable[..., object], what: str) -> object:
+        if isinstance(key, str):
+            if key not in self._args:
+                raise InvalidArguments(
+                    f"task {self._task!r}: {what} is keyed by argument {key!r}, which is missing"
+                )
+            return self._args[key]
+        try:
+            return key(**_accepted(key, self._args))
+        except Exception as error:
+            raise InvalidKey(
+                f"task {self._task!r}: the key function of {what} raised"
+                f" {type(error).__qualname__}: {error}"
+            ) from error
+
+
+def _as_json(value: object) -> object:
+    """A UUID, an enum, a datetime as the scalar they are stored as: whoever submits by name
+    has only that, and must come to the same group."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     try:
-        return key(**_accepted(key, args))
-    except (InvalidKey, InvalidArguments):
-        raise
-    except Exception as error:
-        raise InvalidKey(
-            f"task {task!r}: the key function of {what} raised {type(error).__qualname__}: {error}"
-        ) from error
+        return msgspec.to_builtins(value)
+    except TypeError:
+        return value  # refused by its type's name
 
 
 def _accepted(fn: Callable[..., object], args: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,6 +199,7 @@ def new_job(
         priority=stamped.priority,
         needs=stamped.needs,
         turn=stamped.turn,
+        fair_limit=stamped.fair_limit,
         delay=_seconds(options.get("delay")) or 0.0,
         run_at=options["run_at"].timestamp() if "run_at" in options else None,
         expires=stamped.expires,
@@ -185,6 +224,7 @@ def unrouted_job(task: str, args: str, options: Options) -> NewJob:
         priority=options.get("priority", 0),
         needs=Needs(),
         turn="",
+        fair_limit="",
         expires=_seconds(options.get("expires")),
         max_lost=options.get("max_lost", DEFAULT_MAX_LOST),
         carried=carried,

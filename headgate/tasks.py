@@ -227,6 +227,7 @@ class Task(Generic[P, R]):
             priority=stamped.priority,
             needs=stamped.needs,
             turn=stamped.turn,
+            fair_limit=stamped.fair_limit,
             expires=stamped.expires,
             max_lost=stamped.max_lost,
             task=self.name if unrouted.task != self.name else None,
