@@ -49,8 +49,9 @@ class JobNotFound(HeadgateError):
 class JobFailed(HeadgateError):
     """`JobHandle.result()` on a job that failed: carries the remote error."""
 
-    def __init__(self, message: str, *, reason: str = "", error_type: str = "",
-                 remote_traceback: str = "") -> None:
+    def __init__(
+        self, message: str, *, reason: str = "", error_type: str = "", remote_traceback: str = ""
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.error_type = error_type

@@ -41,6 +41,8 @@ class NewJob:
     priority: int = 0
     needs: Needs = NO_NEEDS
     turn: str = ""
+    fair_limit: str = ""
+    """The limit whose key is also the turn, if any."""
     routed: bool = True
     """False: no one who knows the task has stamped queue, needs and turn yet."""
     delay: float = 0.0
@@ -74,6 +76,7 @@ class Routing:
     priority: int = 0
     needs: Needs = NO_NEEDS
     turn: str = ""
+    fair_limit: str = ""
     expires: float | None = None
     max_lost: int = DEFAULT_MAX_LOST
     task: str | None = None

@@ -64,7 +64,10 @@ class Limit:
         if not isinstance(other, Limit):
             return NotImplemented
         return (self.name, self.max, self.key, self.width) == (
-            other.name, other.max, other.key, other.width,
+            other.name,
+            other.max,
+            other.key,
+            other.width,
         )
 
     def __hash__(self) -> int:
@@ -127,9 +130,12 @@ class Needs:
 
     def to_json(self) -> str:
         return json.dumps(
-            [[list(_cells(n)) for n in self.all],
-             [[list(_cells(n)) for n in members] for members in self.one_of]],
-            ensure_ascii=False, separators=(",", ":"),
+            [
+                [list(_cells(n)) for n in self.all],
+                [[list(_cells(n)) for n in members] for members in self.one_of],
+            ],
+            ensure_ascii=False,
+            separators=(",", ":"),
         )
 
     @staticmethod
@@ -149,15 +155,16 @@ def _cells(need: Need) -> tuple[str, str | None, int]:
     return need.name, need.key, need.units
 
 
-def band_of(task: str, needs: Needs) -> str:
+def band_of(task: str, needs: Needs, fair_limit: str = "") -> str:
     """The band: task, limit names and units, whatever the keys.
 
     When one of those limits is full or paused as a whole, or a worker does not know the
-    task, everything in the band is passed over in one step.
+    task, everything in the band is passed over in one step. `fair_limit` names the limit
+    whose key is also the turn, if any: when that group is full, so is the whole turn.
     """
     every = [[n.name, int(n.key is not None), n.units] for n in needs.all]
     one_of = [[[n.name, int(n.key is not None), n.units] for n in m] for m in needs.one_of]
-    return json.dumps([task, every, one_of], ensure_ascii=False, separators=(",", ":"))
+    return json.dumps([task, every, one_of, fair_limit], ensure_ascii=False, separators=(",", ":"))
 
 
 def lane_of(needs: Needs) -> str:
@@ -173,15 +180,17 @@ class Band:
     task: str
     all: tuple[tuple[str, bool, int], ...]
     one_of: tuple[tuple[tuple[str, bool, int], ...], ...]
+    fair_limit: str = ""
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def parse(text: str) -> Band:
-        task, every, one_of = json.loads(text)
+        task, every, one_of, fair_limit = json.loads(text)
         return Band(
             task,
             tuple((name, bool(keyed), units) for name, keyed, units in every),
             tuple(tuple((n, bool(k), u) for n, k, u in members) for members in one_of),
+            fair_limit,
         )
 
 
@@ -236,7 +245,9 @@ def check_value(value: object, name: str) -> int | None:
 
 def check_units(units: object, name: str) -> int:
     if isinstance(units, bool) or not isinstance(units, int) or not 1 <= units <= MAX_VALUE:
-        raise DeclarationError(f"limit {name!r}: units must be a whole number from 1, got {units!r}")
+        raise DeclarationError(
+            f"limit {name!r}: units must be a whole number from 1, got {units!r}"
+        )
     return units
 
 

@@ -1,0 +1,279 @@
+"""Whose turn is it, and is there room: decisions over plain data, without a store.
+
+A store lists bands, turns and lanes in key order and loads the state of groups; what
+follows from that is decided here, the same for every store.
+
+- `Room` knows what is free and hands out whole grants (all groups or none).
+- `Rotation` is the fairness: which key's turn comes next, kept in the worker's memory.
+- `ClaimState` is all that a worker remembers between two claims.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headgate.limits import Band, Need, Needs
+
+Cause = Literal["full", "zero", "paused", "missing", "reserved", "too-wide"]
+
+RESERVE_AFTER = 5.0
+"""Seconds for which a wide lane may be passed over before it reserves its groups."""
+RESERVATION = 10.0
+"""Seconds a reservation lasts unless a claim renews it."""
+UNLIMITED = 1 << 62
+
+
+@dataclass(slots=True)
+class Group:
+    """The state of one group within a claim: loaded once, then kept up to date here."""
+
+    name: str
+    value: int | None
+    """None: unlimited."""
+    paused: bool = False
+    missing: bool = False
+    """No value is declared anywhere: nothing may start until there is one."""
+    held: int = 0
+    numbers: set[int] = field(default_factory=set[int])
+    reserved_for: str | None = None
+    reserved: int = 0
+
+    def free(self) -> int:
+        return UNLIMITED if self.value is None else self.value - self.held
+
+    def refuses(self, units: int, lane: str | None = None) -> Cause | None:
+        """Why `units` cannot be taken now by `lane`, or None."""
+        if self.paused:
+            return "paused"
+        if self.missing:
+            return "missing"
+        free = self.free()
+        if free < units:
+            if self.value == 0:
+                return "zero"
+            return "too-wide" if self.value is not None and units > self.value else "full"
+        # A wide lane that waited too long gathers units here: others may take only what
+        # is left beside its reservation, or it would never see enough of them at once.
+        if self.reserved_for is not None and self.reserved_for != lane:
+            return "reserved" if free - units < self.reserved else None
+        return None
+
+    def take(self, units: int) -> int:
+        number = 0
+        while number in self.numbers:
+            number += 1
+        self.numbers.add(number)
+        self.held += units
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One slot of a grant."""
+
+    group: str
+    slot: int
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    slots: tuple[Held, ...] = ()
+    picked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The first group that stands in the way."""
+
+    group: str
+    cause: Cause
+
+
+class Room:
+    """Free units, group by group, for the length of one claim."""
+
+    def __init__(self, load: Callable[[str], Group]) -> None:
+        self._load = load
+        self._groups: dict[str, Group] = {}
+
+    def group(self, name: str) -> Group:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = self._load(name)
+        return group
+
+    def blocks_band(self, band: Band) -> Block | None:
+        """Is the whole band shut, whatever the keys of its lanes?
+
+        Reservations do not count here: the lane that holds one may be in this band.
+        """
+        for name, keyed, units in band.all:
+            group = self.group(name)
+            if group.paused or (keyed and group.value == 0):
+                # A keyed limit at 0 may still have an override for one key: the store
+                # says so by loading the name's own group with that in mind.
+                return Block(name, "paused" if group.paused else "zero")
+            if not keyed and (cause := group.refuses(units)) and cause != "reserved":
+                return Block(name, cause)
+        for members in band.one_of:
+            block = None
+            for name, keyed, units in members:
+                cause = None if keyed else self.group(name).refuses(units)
+                if cause is None or cause == "reserved":
+                    break
+                block = Block(name, cause)
+            else:
+                return block
+        return None
+
+    def plan(self, needs: Needs, lane: str) -> Sequence[Need] | Block:
+        """What a job of this lane would take now, one-ofs picked; or what stands in the way.
+
+        Of a one-of the member with most free is picked, then by chance.
+        """
+        if not needs:
+            return ()
+        for need in needs.all:
+            if cause := self.group(need.group).refuses(need.units, lane):
+                return Block(need.group, cause)
+        chosen: list[Need] = list(needs.all)
+        for members in needs.one_of:
+            best: Need | None = None
+            best_rank: tuple[int, float] = (0, 0.0)
+            block: Block | None = None
+            for member in members:
+                group = self.group(member.group)
+                if cause := group.refuses(member.units, lane):
+                    block = block or Block(member.group, cause)
+                    continue
+                if any(other.group == member.group for other in chosen):
+                    continue
+                rank = (group.free(), random.random())  # noqa: S311 - spreads load, no secret
+                if best is None or rank > best_rank:
+                    best, best_rank = member, rank
+            if best is None:
+                return block or Block(members[0].group, "full")
+            chosen.append(best)
+        return chosen
+
+    def grant(self, plan: Sequence[Need], picked_from: int) -> Grant:
+        """Take all of a plan at once (I2). What follows `picked_from` was picked."""
+        return Grant(
+            tuple(
+                Held(need.group, self.group(need.group).take(need.units), need.units)
+                for need in plan
+            ),
+            tuple(need.group for need in plan[picked_from:]),
+        )
+
+    def forget_reservation(self, lane: str) -> None:
+        for group in self._groups.values():
+            if group.reserved_for == lane:
+                group.reserved_for, group.reserved = None, 0
+
+    def to_reserve(self, needs: Needs) -> list[tuple[str, int]]:
+        """The groups that a starved lane reserves: all, and the freest of each one-of."""
+        chosen = [(need.group, need.units) for need in needs.all]
+        for members in needs.one_of:
+            kept = [m for m in members if self.group(m.group).reserved_for is not None]
+            best = max(kept or members, key=lambda m: self.group(m.group).free())
+            chosen.append((best.group, best.units))
+        return chosen
+
+
+@dataclass(slots=True)
+class Rotation:
+    """The turns of one queue and priority: who was served last, who is owed a turn.
+
+    Rotating *is* the fairness; nothing about it is shared between workers.
+    """
+
+    cursor: str | None = None
+    """The turn served last. None: not started yet."""
+    owed: list[str] = field(default_factory=list[str])
+    """Turns put back because others had fewer jobs running: they come first next time."""
+    lanes: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Per turn, the (band, lane) served last."""
+    barren_from: str | None = None
+    """Where a search that found nothing began; met again, the circle is complete."""
+
+    def line_up(
+        self, window: Sequence[str], running: Mapping[str, int], weights: Mapping[str, int]
+    ) -> list[str]:
+        """The window in the order to serve it: owed turns first, then by the circle; among
+        them those with fewer jobs running in this worker, for their weight, before others."""
+        owed = [turn for turn in self.owed if turn in set(window)]
+        line = [*owed, *(turn for turn in window if turn not in set(owed))]
+        return sorted(line, key=lambda turn: running.get(turn, 0) / max(1, weights.get(turn, 1)))
+
+    def settle(self, circle: Sequence[str], tried: set[str]) -> None:
+        """A round is over: go on after the furthest turn tried, owe those passed by."""
+        furthest = max((i for i, turn in enumerate(circle) if turn in tried), default=-1)
+        if furthest >= 0:
+            self.cursor = circle[furthest]
+        passed = [turn for turn in circle[: furthest + 1] if turn not in tried]
+        kept = [turn for turn in self.owed if turn not in tried and turn not in set(passed)]
+        self.owed = (kept + passed)[-256:]
+
+    def forget(self, turn: str) -> None:
+        """The turn has no ready jobs: nothing is owed to it."""
+        if turn in self.owed:
+            self.owed.remove(turn)
+
+    def remember_lane(self, turn: str, band: str, lane: str) -> None:
+        self.lanes.pop(turn, None)
+        self.lanes[turn] = (band, lane)
+        if len(self.lanes) > 1024:  # oldest out: such a turn merely starts at its first lane
+            self.lanes.pop(next(iter(self.lanes)))
+
+
+@dataclass(slots=True)
+class ClaimState:
+    """What a worker remembers from claim to claim. Losing it costs fairness for a moment,
+    never exactness."""
+
+    rotations: dict[tuple[str, int], Rotation] = field(
+        default_factory=dict[tuple[str, int], Rotation]
+    )
+    queue_cursor: str | None = None
+    claims: int = 0
+    unfinished: bool = False
+    """The last claim's budget ended before its search did: the next one goes on."""
+    passed_over: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+    """Wide lanes met and not served: lane → (place of its head, since when)."""
+
+    def rotation(self, queue: str, priority: int) -> Rotation:
+        return self.rotations.setdefault((queue, priority), Rotation())
+
+    def waited(self, lane: str, head: int, now: float) -> tuple[float, float]:
+        """For how long, and since when, this head of a wide lane has been passed over."""
+        place, since = self.passed_over.get(lane, (head, now))
+        if place != head:
+            since = now
+        self.passed_over[lane] = (head, since)
+        if len(self.passed_over) > 4096:
+            self.passed_over.pop(next(iter(self.passed_over)))
+        return now - since, since
+
+
+def share_out(room: int, weights: Sequence[int], first: int = 0) -> list[int]:
+    """How many starts each queue gets in one round of a claim, beginning at `first`.
+
+    >>> share_out(5, [2, 1])
+    [4, 1]
+    >>> share_out(1, [2, 1], first=1)
+    [0, 1]
+    """
+    shares = [0] * len(weights)
+    while room > 0 and weights:
+        for i in (*range(first, len(weights)), *range(first)):
+            given = min(max(1, weights[i]), room)
+            shares[i] += given
+            room -= given
+            if room == 0:
+                break
+    return shares

@@ -1,0 +1,517 @@
+"""Claim: which ready jobs may start now, by turn, in bounded work.
+
+Everything here runs inside one write transaction, so what `Room` has read stays true until
+the grants are committed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.claim import Block, Grant, Room, share_out
+from headgate.jobs import Claimed
+from headgate.limits import Band, Needs, needs_of
+from headgate.stores.protocol import Claim, QueueShare
+from headgate.stores.sqlite import moves
+from headgate.stores.sqlite.database import Row, Transaction
+from headgate.stores.sqlite.events import record
+from headgate.stores.sqlite.queries import Queries
+from headgate.stores.sqlite.reserving import Reserver
+from headgate.stores.sqlite.values import Values
+
+Q = Queries("claim")
+
+PROMOTED_AT_ONCE = 500
+LANES_AT_ONCE = 16
+AGED_CLAIM_EVERY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LaneKey:
+    """Where a lane stands in `ready`."""
+
+    queue: str
+    priority: int
+    band: str
+    turn: str
+    lane: str
+
+    @property
+    def text(self) -> str:
+        return "\x1f".join((self.queue, str(self.priority), self.band, self.turn, self.lane))
+
+    def params(self) -> dict[str, Any]:
+        return {
+            "queue": self.queue,
+            "priority": self.priority,
+            "band": self.band,
+            "turn": self.turn,
+            "lane": self.lane,
+        }
+
+
+class Claimer:
+    """One claim of one worker."""
+
+    def __init__(self, tx: Transaction, worker: str, worker_name: str, claim: Claim) -> None:
+        self.tx = tx
+        self.worker = worker
+        self.worker_name = worker_name
+        self.claim = claim
+        self.room = Room(Values(tx).group)
+        self.reserver = Reserver(tx, self.room, claim.state)
+        self.hops = claim.hops
+        self.taken: list[tuple[LaneKey, Row, Grant]] = []
+        self._scans: dict[tuple[str, int, bool], Scan] = {}
+
+    def run(self) -> tuple[tuple[Claimed, ...], bool]:
+        """The attempts granted, and whether the budget ended before the search did."""
+        claim, state = self.claim, self.claim.state
+        state.claims += 1
+        if claim.ageing is not None and state.claims % AGED_CLAIM_EVERY == 0:
+            self._take_round(aged=True)
+        self._take_round(aged=False)
+        for scan in self._scans.values():
+            scan.settle()
+        claimed = self._grant_all()
+        state.unfinished = self.hops <= 0 and len(claimed) < claim.room
+        return claimed, state.unfinished
+
+    def _take_round(self, *, aged: bool) -> None:
+        """Go round the queues by weight until there is no room or nothing to take."""
+        left = self.claim.room - len(self.taken)
+        shares = self._queues()
+        rooms = {share.name: share.room for share in shares}
+        for key, _, _ in self.taken:
+            rooms[key.queue] -= 1
+        shares = [share for share in shares if rooms[share.name] > 0]
+        while left > 0 and shares and self.hops > 0:
+            first = self._first_queue(shares)
+            open_shares: list[QueueShare] = []
+            for share, part in zip(
+                shares, share_out(left, [s.weight for s in shares], first), strict=True
+            ):
+                wanted = min(part, rooms[share.name], left)
+                got = self._take(share.name, wanted, aged=aged) if wanted else 0
+                rooms[share.name] -= got
+                left -= got
+                if got:
+                    self.claim.state.queue_cursor = share.name
+                if got == wanted and rooms[share.name] > 0:
+                    open_shares.append(share)
+            shares = open_shares
+
+    def _first_queue(self, shares: list[QueueShare]) -> int:
+        cursor = self.claim.state.queue_cursor
+        if cursor is None:
+            return random.randrange(len(shares))  # noqa: S311 - spreads load, no secret
+        return next((i for i, share in enumerate(shares) if share.name > cursor), 0)
+
+    def _queues(self) -> list[QueueShare]:
+        present = [row["queue"] for row in self.tx.rows(Q.queues)]
+        paused = {row["name"] for row in self.tx.rows(Q.paused_queues)}
+        if self.claim.queues is None:
+            shares = [QueueShare(name, self.claim.room) for name in present]
+        else:
+            mine = {share.name: share for share in self.claim.queues}
+            shares = [mine[name] for name in present if name in mine]
+        return [share for share in shares if share.name not in paused and share.room > 0]
+
+    def _take(self, queue: str, wanted: int, *, aged: bool) -> int:
+        """Strict priority: a lower one is looked at only when the higher has nothing."""
+        priorities = [row["priority"] for row in self.tx.rows(Q.priorities, {"queue": queue})]
+        got = 0
+        for priority in reversed(priorities) if aged else priorities:
+            if got >= wanted or self.hops <= 0:
+                break
+            key = (queue, priority, aged)
+            scan = self._scans.get(key)
+            if scan is None:
+                scan = self._scans[key] = Scan(self, queue, priority, aged=aged)
+            got += scan.take(wanted - got)
+        return got
+
+    def _grant_all(self) -> tuple[Claimed, ...]:
+        """Write what was decided: rows leave `ready`, attempts and slots appear."""
+        tx = self.tx
+        if not self.taken:
+            return ()
+        first = tx.next("token", len(self.taken))
+        deletes: list[tuple[Any, ...]] = []
+        running: list[tuple[Any, ...]] = []
+        slots: list[tuple[Any, ...]] = []
+        claimed: list[Claimed] = []
+        for token, (key, row, grant) in enumerate(self.taken, first):
+            attempt = row["attempt"] + 1
+            held = json.dumps([[s.group, s.slot, s.units] for s in grant.slots], ensure_ascii=False)
+            deletes.append((key.queue, key.priority, key.band, key.turn, key.lane, row["place"]))
+            running.append((token, row["job"], self.worker, attempt, tx.now, row["since"], held))
+            slots += [
+                (s.group, s.slot, token, row["id"], row["job"], self.worker, self.worker_name,
+                 s.units, tx.now)
+                for s in grant.slots
+            ]  # fmt: skip
+            errors, lost = self._history(row["job"]) if row["attempt"] else (0, 0)
+            claimed.append(
+                Claimed(
+                    job=row["id"],
+                    token=token,
+                    attempt=attempt,
+                    task=row["task"],
+                    args=row["args"],
+                    queue=key.queue,
+                    priority=key.priority,
+                    turn=key.turn,
+                    options=row["options"],
+                    groups=tuple((s.group, s.slot) for s in grant.slots),
+                    picked=grant.picked,
+                    errors=errors,
+                    lost=lost,
+                    created_at=row["created_at"],
+                    ready_at=row["since"],
+                    started_at=tx.now,
+                )
+            )
+        tx.many(Q.delete_ready, deletes)
+        tx.many(Q.insert_running, running)
+        tx.many(Q.insert_slot, slots)
+        return tuple(claimed)
+
+    def _history(self, job: int) -> tuple[int, int]:
+        sql = "SELECT outcome, count(*) AS n FROM attempts WHERE job = ? GROUP BY outcome"
+        counts = {row["outcome"]: row["n"] for row in self.tx.rows(sql, (job,))}
+        return counts.get("error", 0), counts.get("lost", 0)
+
+
+class Scan:
+    """The turns of one queue and priority, as far as this claim looks at them."""
+
+    def __init__(self, claimer: Claimer, queue: str, priority: int, *, aged: bool) -> None:
+        self.claimer = claimer
+        self.tx = claimer.tx
+        self.queue = queue
+        self.priority = priority
+        self.not_after = self.tx.now - (claimer.claim.ageing or 0.0) if aged else None
+        self.rotation = claimer.claim.state.rotation(queue, priority)
+        if not claimer.claim.state.unfinished:
+            self.rotation.barren_from = None
+        self.bands = self._open_bands()
+        self.bands_of: dict[str, list[str]] = {}
+        """The open bands that hold a turn of the window."""
+        self.circle: list[str] = []
+        """The turns looked at, in the order of the circle."""
+        self.window: list[str] = []
+        """The circle's turns that may still have something, and those owed a turn."""
+        self.line: deque[str] = deque()
+        self.tried: set[str] = set()
+        self.feeds: dict[str, Feed] = {}
+        self.complete = False
+        """The window holds all turns there are: further rounds need no further look."""
+        self.progress = False
+        self.given = 0
+        self.over = not self.bands
+
+    def _where(self, **more: Any) -> dict[str, Any]:
+        return {"queue": self.queue, "priority": self.priority, **more}
+
+    def _open_bands(self) -> list[str]:
+        """The bands worth entering: tasks known here, limits not shut as a whole."""
+        open_bands: list[str] = []
+        for row in self.tx.rows(Q.bands, self._where()):
+            band = Band.parse(row["band"])
+            if band.task not in self.claimer.claim.tasks:
+                continue
+            block = self.claimer.room.blocks_band(band)
+            if block is None:
+                open_bands.append(row["band"])
+            else:
+                self._note_head_of(row["band"], block)
+        return open_bands
+
+    def _note_head_of(self, band: str, block: Block) -> None:
+        """A shut band whose jobs are wide: remember how long its first lane waits."""
+        head = self.tx.row(Q.first_of_band, self._where(band=band))
+        if head is not None:
+            key = LaneKey(self.queue, self.priority, band, head["turn"], head["lane"])
+            needs = needs_of(band, head["lane"])
+            self.claimer.reserver.passed_over(
+                key.text, key.params(), needs, block, head["place"], head["job"]
+            )
+
+    def take(self, wanted: int) -> int:
+        got = 0
+        while got < wanted and not self.over:
+            if not self.line and not self._next_round(wanted - got):
+                self.over = True
+                break
+            if self.claimer.hops <= 0:
+                break
+            turn = self.line[0]
+            feed = self._feed(turn, wanted - got)
+            self.tried.add(turn)
+            weight = max(1, self.claimer.claim.weights.get(turn, 1))
+            if self.given < weight and feed.take_one():
+                got += 1
+                self.given += 1
+                self.progress = True
+                self.rotation.barren_from = None
+            else:
+                self.line.popleft()
+                self.given = 0
+        return got
+
+    def settle(self) -> None:
+        self.rotation.settle(self.circle, self.tried)
+        self.tried = set()
+
+    def _feed(self, turn: str, wanted: int) -> Feed:
+        feed = self.feeds.get(turn)
+        if feed is None:
+            ahead = max(1, wanted // max(1, len(self.window)))
+            feed = self.feeds[turn] = Feed(self, turn, ahead)
+        return feed
+
+    # --- rounds ---------------------------------------------------------------------------
+
+    def _next_round(self, wanted: int) -> bool:
+        if self.complete:
+            if not self.progress:
+                return False
+            self.settle()
+            self.window = [turn for turn in self.window if not self.feeds[turn].exhausted]
+        elif not self._next_window(wanted):
+            return False
+        self.progress = False
+        running = dict(self.claimer.claim.running)
+        for key, _, _ in self.claimer.taken:
+            running[key.turn] = running.get(key.turn, 0) + 1
+        self.line = deque(self.rotation.line_up(self.window, running, self.claimer.claim.weights))
+        return bool(self.line)
+
+    def _next_window(self, wanted: int) -> bool:
+        """The next turns after the cursor, over all open bands, wrapping round."""
+        size = min(max(8, wanted + 8), 128)
+        self.settle()
+        self.bands_of = {}
+        cursor = self.rotation.cursor
+        if cursor is None:
+            window, cut = self._turns(size, after=None, upto=None)
+            self.complete = not cut
+            start = random.randrange(len(window)) if window else 0  # noqa: S311 - no secret
+            window = window[start:] + window[:start] if self.complete else window[start:]
+        else:
+            window, cut = self._turns(size, after=cursor, upto=None)
+            if not cut:
+                rest, cut = self._turns(size - len(window), after=None, upto=cursor)
+                window += rest
+                self.complete = not cut
+        barren_from = self.rotation.barren_from
+        if barren_from in window and not self.complete:
+            # Round the whole circle, from claim to claim, without a start: stop asking.
+            window, self.complete = window[: window.index(barren_from)], True
+        elif barren_from is None and window:
+            self.rotation.barren_from = window[0]
+        self.circle = window
+        self.window = [*(t for t in list(self.rotation.owed) if self._bring_back(t)), *window]
+        self.feeds = {}
+        return bool(self.window)
+
+    def _turns(self, size: int, after: str | None, upto: str | None) -> tuple[list[str], bool]:
+        """The next turns over all open bands, merged, so that a key has one turn however
+        many bands it uses; and whether there are more."""
+        if size <= 0:
+            return [], True
+        each = size if len(self.bands) <= 4 else max(8, 2 * size // len(self.bands))
+        found: dict[str, list[str]] = {}
+        bound: str | None = None
+        for band in self.bands:
+            sql = Q.turns_from_start if after is None else Q.turns_after
+            rows = self.tx.rows(sql, self._where(band=band, after=after, limit=each))
+            turns = [row["turn"] for row in rows if upto is None or row["turn"] <= upto]
+            self.claimer.hops -= len(rows)
+            if len(turns) == each:
+                bound = turns[-1] if bound is None else min(bound, turns[-1])
+            for turn in turns:
+                found.setdefault(turn, []).append(band)
+        # A band cut short says nothing of what follows its last turn: stop there, or turns
+        # of that band would be passed by.
+        known = [turn for turn in sorted(found) if bound is None or turn <= bound]
+        for turn in known[:size]:
+            self.bands_of[turn] = found[turn]
+        return known[:size], bound is not None or len(known) > size
+
+    def _bring_back(self, turn: str) -> bool:
+        """A turn is owed and stands outside the window: is there still something in it?"""
+        if turn in self.bands_of:
+            return False
+        bands = [
+            band
+            for band in self.bands
+            if self.tx.row(Q.has_turn, self._where(band=band, turn=turn)) is not None
+        ]
+        if bands:
+            self.bands_of[turn] = bands
+        else:
+            self.rotation.forget(turn)
+        return bool(bands)
+
+
+class Feed:
+    """The jobs of one turn: round its lanes, in each by place."""
+
+    def __init__(self, scan: Scan, turn: str, ahead: int) -> None:
+        self.scan = scan
+        self.turn = turn
+        self.ahead = ahead
+        self.exhausted = False
+        self._fresh = self._lanes()
+        self._open: deque[Lane] = deque()
+
+    def take_one(self) -> bool:
+        for lane in self._fresh:
+            if self.scan.claimer.hops <= 0:
+                return False
+            if lane.take_one():
+                self._open.append(lane)
+                return True
+        while self._open:
+            lane = self._open.popleft()
+            if lane.take_one():
+                self._open.append(lane)
+                return True
+        self.exhausted = True
+        return False
+
+    def _lanes(self) -> Iterator[Lane]:
+        """Every lane of the turn once, beginning after the one served last."""
+        bands = self.scan.bands_of[self.turn]
+        last = self.scan.rotation.lanes.get(self.turn)
+        if last is None or last[0] not in bands:
+            for band in bands:
+                yield from self._range(band, None, None)
+            return
+        i = bands.index(last[0])
+        yield from self._range(last[0], last[1], None)
+        for band in bands[i + 1 :] + bands[:i]:
+            yield from self._range(band, None, None)
+        yield from self._range(last[0], None, last[1])
+
+    def _range(self, band: str, after: str | None, upto: str | None) -> Iterator[Lane]:
+        scan = self.scan
+        shut = self._own_group_shut(Band.parse(band))
+        while True:
+            sql = Q.lanes_from_start if after is None else Q.lanes_after
+            params = scan._where(band=band, turn=self.turn, after=after, limit=LANES_AT_ONCE)
+            rows = scan.tx.rows(sql, params)
+            for row in rows:
+                scan.claimer.hops -= 1
+                if upto is not None and row["lane"] > upto:
+                    return
+                yield Lane(self, LaneKey(scan.queue, scan.priority, band, self.turn, row["lane"]))
+                if shut:  # one look, so that a wide lane's wait is noticed, and no more
+                    return
+            if len(rows) < LANES_AT_ONCE:
+                return
+            after = rows[-1]["lane"]
+
+    def _own_group_shut(self, band: Band) -> bool:
+        """Where the turn is the key of one of the band's limits and that group is full, all
+        lanes of the turn are blocked, however many they are."""
+        for name, _, units in band.all:
+            if name == band.fair_limit:
+                group = self.scan.claimer.room.group(f"{name}/{self.turn}")
+                return group.refuses(units) not in (None, "reserved")
+        return False
+
+
+class Lane:
+    """The ready jobs that need exactly the same, in order."""
+
+    def __init__(self, feed: Feed, key: LaneKey) -> None:
+        self.feed = feed
+        self.key = key
+        self.text = key.text
+        self.needs: Needs = needs_of(key.band, key.lane)
+        self._rows: deque[Row] = deque()
+        self._after = -1
+        self._dry = False
+
+    def take_one(self) -> bool:
+        claimer = self.feed.scan.claimer
+        plan = claimer.room.plan(self.needs, self.text)
+        if isinstance(plan, Block):
+            if self.needs.wide and (head := self._head()) is not None:
+                claimer.reserver.passed_over(
+                    self.text, self.key.params(), self.needs, plan, head["place"], head["job"]
+                )
+            return False
+        row = self._head()
+        not_after = self.feed.scan.not_after
+        if row is None or (not_after is not None and row["since"] > not_after):
+            return False
+        self._rows.popleft()
+        grant = claimer.room.grant(plan, len(self.needs.all))
+        claimer.reserver.served(self.text, grant)
+        claimer.taken.append((self.key, row, grant))
+        self.feed.scan.rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
+        return True
+
+    def _head(self) -> Row | None:
+        """The next job of the lane that has not expired."""
+        tx = self.feed.scan.tx
+        while True:
+            while self._rows:
+                row = self._rows[0]
+                expires_at = row["expires_at"]
+                if expires_at is None or expires_at > tx.now or row["attempt"]:
+                    return row
+                self._rows.popleft()
+                expire(tx, self.key, row)
+            if self._dry:
+                return None
+            limit = min(self.feed.ahead, 64)
+            params = {**self.key.params(), "after": self._after, "limit": limit}
+            rows = tx.rows(Q.heads, params)
+            self._dry = len(rows) < limit
+            if rows:
+                self._after = rows[-1]["place"]
+            self._rows.extend(rows)
+
+
+def expire(tx: Transaction, key: LaneKey, row: Row) -> None:
+    tx.run(
+        Q.delete_ready,
+        (key.queue, key.priority, key.band, key.turn, key.lane, row["place"]),
+    )
+    moves.conclude(tx, row["job"], "cancelled", "expired", attempt=row["attempt"])
+    record(tx, "job_expired", row["id"])
+
+
+def promote(tx: Transaction) -> int:
+    """What is due takes its place in line. Every worker does this; nobody leads."""
+    due = tx.rows(Q.due, {"now": tx.now, "limit": PROMOTED_AT_ONCE})
+    if not due:
+        return 0
+    fresh = [row for row in due if not row["keeps_place"]]
+    if fresh:
+        first = tx.next("place", len(fresh))
+        tx.many(Q.set_place, [(first + i, row["job"]) for i, row in enumerate(fresh)])
+    tx.many(Q.delete_scheduled, [(row["run_at"], row["job"]) for row in due])
+    for row in due:
+        moves.back(tx, row["job"], row["attempt"])
+    return len(due)
+
+
+def wake_in(tx: Transaction) -> float | None:
+    """Seconds until the next delayed job is due, or a slot taken by hand ends."""
+    due = tx.value(Q.next_due)
+    ends = tx.value(Q.next_end, {"boot_id": tx.boot_id})
+    times = [due - tx.now] if due is not None else []
+    if ends is not None:
+        times.append(ends - tx.boot)
+    return max(0.0, min(times)) if times else None

@@ -1,0 +1,309 @@
+"""Connections and transactions on one SQLite file."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from headgate.clock import Clock, boot_id
+from headgate.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
+
+Row = sqlite3.Row
+BUSY_TIMEOUT = 30.0
+MINIMUM_SQLITE = (3, 37, 0)
+SYNCHRONOUS = {"full", "normal"}
+NETWORK_FILE_SYSTEMS = {
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre",
+    "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.glusterfs", "ncpfs", "gpfs",
+}  # fmt: skip
+
+
+class Transaction:
+    """One transaction: the connection, and the time at which it happens."""
+
+    __slots__ = ("boot", "boot_id", "connection", "freed", "now", "rings", "writes")
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock, *, writes: bool) -> None:
+        self.connection = connection
+        self.writes = writes
+        self.now = clock.now()
+        self.boot = clock.boot()
+        self.boot_id = boot_id()
+        self.rings: set[str] = set()
+        self.freed: set[str] = set()
+        """Groups that have more room than before: somebody may be waiting for it."""
+
+    def run(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> sqlite3.Cursor:
+        return self.connection.execute(sql, params)
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> sqlite3.Cursor:
+        return self.connection.executemany(sql, rows)
+
+    def row(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> Row | None:
+        return self.connection.execute(sql, params).fetchone()
+
+    def rows(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> list[Row]:
+        return self.connection.execute(sql, params).fetchall()
+
+    def value(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> Any:
+        row = self.connection.execute(sql, params).fetchone()
+        return None if row is None else row[0]
+
+    def next(self, counter: str, count: int = 1) -> int:
+        """The first of `count` new numbers; they only ever grow."""
+        sql = "UPDATE counters SET value = value + ? WHERE name = ? RETURNING value"
+        return int(self.value(sql, (count, counter))) - count + 1
+
+    def ring(self, what: str) -> None:
+        """Ring this bell once the transaction is committed."""
+        self.rings.add(what)
+
+
+class Database:
+    """A SQLite file in WAL mode. Every thread has its own connection; `:memory:` has one,
+    used by one thread at a time."""
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        self.url = url
+        self.clock = clock or Clock()
+        self.path, self.synchronous = parse_url(url)
+        self.memory = self.path is None
+        self._local = threading.local()
+        self._memory_lock = threading.RLock()
+        self._memory_connection: sqlite3.Connection | None = None
+        self._opened: list[sqlite3.Connection] = []
+        self._pid = os.getpid()
+        self._closed = False
+        check_library()
+        if self.path is not None:
+            check_place(self.path)
+
+    # --- connections ------------------------------------------------------------------
+
+    def connection(self) -> sqlite3.Connection:
+        if self._closed:
+            raise StoreError(f"the store {self.url} is closed")
+        if self.memory:
+            if self._memory_connection is None:
+                self._memory_connection = self._connect()
+            return self._memory_connection
+        # After a fork the child must not touch the parent's connections (SQLite forbids it,
+        # and closing them would drop the parent's file locks): it leaves them be and opens
+        # its own.
+        if self._pid != os.getpid():
+            self._pid, self._local, self._opened = os.getpid(), threading.local(), []
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self._connect()
+            self._opened.append(connection)
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                ":memory:" if self.path is None else self.path,
+                timeout=0,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=512,
+            )
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA busy_timeout = 5000")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            connection.execute("PRAGMA foreign_keys = OFF")
+            connection.execute("PRAGMA temp_store = MEMORY")
+        except sqlite3.Error as error:
+            raise translate(error, self.url) from error
+        return connection
+
+    def close(self) -> None:
+        self._closed = True
+        if self._pid == os.getpid():
+            for connection in self._opened:
+                connection.close()
+        if self._memory_connection is not None:
+            self._memory_connection.close()
+        self._opened = []
+
+    # --- transactions -------------------------------------------------------------------
+
+    @contextmanager
+    def write(self, timeout: float = BUSY_TIMEOUT) -> Generator[Transaction]:
+        """A transaction that may write: alone among all processes until it ends.
+
+        BEGIN IMMEDIATE takes SQLite's one write lock before the first read, so what a
+        transaction reads stays true until its commit: every check-then-act in this package
+        rests on that line.
+        """
+        with self._serialised():
+            connection = self.connection()
+            self._begin(connection, timeout)
+            try:
+                transaction = Transaction(connection, self.clock, writes=True)
+                yield transaction
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                rollback(connection)
+                raise translate(error, self.url) from error
+            except BaseException:
+                rollback(connection)
+                raise
+
+    @contextmanager
+    def read(self) -> Generator[Transaction]:
+        """A transaction that sees one moment and blocks nobody."""
+        with self._serialised():
+            connection = self.connection()
+            try:
+                connection.execute("BEGIN")
+                yield Transaction(connection, self.clock, writes=False)
+            except sqlite3.Error as error:
+                raise translate(error, self.url) from error
+            finally:
+                rollback(connection)
+
+    @contextmanager
+    def _serialised(self) -> Generator[None]:
+        if not self.memory:
+            yield
+            return
+        with self._memory_lock:
+            yield
+
+    def _begin(self, connection: sqlite3.Connection, timeout: float) -> None:
+        """Wait for the write lock with short, jittered steps: SQLite's own busy handler
+        sleeps up to 100 ms at a time, which is an age to a job of 10 ms."""
+        deadline = time.monotonic() + timeout
+        pause = 0.0002
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if not is_busy(error):
+                    raise translate(error, self.url) from error
+                if time.monotonic() > deadline:
+                    raise StoreBusy(
+                        f"{self.url}: another process held the write lock for {timeout:g} s;"
+                        " look for a stopped process or a transaction left open"
+                    ) from error
+                time.sleep(pause * (0.5 + random.random()))  # noqa: S311
+                pause = min(pause * 1.5, 0.004)
+            else:
+                return
+
+
+def rollback(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        try:
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            # SQLite rolls back by itself on some errors (a full disk): then there is
+            # nothing left to roll back. Anything else is worth hearing about.
+            if "no transaction" not in str(error):
+                raise
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def translate(error: sqlite3.Error, url: str) -> StoreError:
+    """A SQLite error as one of ours, saying what to do."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreBusy(f"{url}: the database is locked by another process ({error})")
+    if code == sqlite3.SQLITE_READONLY:
+        return StoreUnavailable(
+            f"{url} cannot be written ({error}): check the permissions of the file and its folder"
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return StoreUnavailable(
+            f"{url}: the disk is full ({error}); nothing was stored, free some space and try again"
+        )
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return StoreUnavailable(
+            f"{url} cannot be opened ({error}): does its folder exist, and may you write there?"
+        )
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return StoreUnavailable(f"{url} is not a usable SQLite file ({error}): see headgate doctor")
+    if code == sqlite3.SQLITE_IOERR:
+        return StoreUnavailable(f"{url}: reading or writing failed ({error}): check the disk")
+    if code == sqlite3.SQLITE_TOOBIG:
+        return StoreError(f"{url}: a value is larger than SQLite can hold ({error})")
+    return StoreError(f"{url}: {error}")
+
+
+# --- the url and the place -------------------------------------------------------------------
+
+
+def parse_url(url: str) -> tuple[Path | None, str]:
+    """The file (None for memory) and the synchronous mode that a url names."""
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    synchronous = options.pop("synchronous", "full").lower()
+    if synchronous not in SYNCHRONOUS:
+        raise ConfigError(f"{url}: synchronous must be full or normal, not {synchronous!r}")
+    if options:
+        raise ConfigError(f"{url}: unknown option {sorted(options)[0]!r} (known: synchronous)")
+    if parts.netloc:
+        raise ConfigError(
+            f"{url}: write sqlite:///relative.db or sqlite:////absolute/path.db (three or four"
+            " slashes)"
+        )
+    path = unquote(parts.path)
+    if path in (":memory:", "/:memory:"):
+        return None, synchronous
+    name = path.removeprefix("/")
+    if not name or "\0" in name:
+        raise ConfigError(f"{url}: names no file; write sqlite:///jobs.db")
+    return Path(name).absolute(), synchronous
+
+
+def check_library() -> None:
+    if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
+        wanted = ".".join(map(str, MINIMUM_SQLITE))
+        raise StoreUnavailable(
+            f"this Python has SQLite {sqlite3.sqlite_version}; Headgate needs {wanted} or newer"
+        )
+
+
+def check_place(path: Path) -> None:
+    """Refuse a missing folder, and file systems on which locks do not hold."""
+    if not path.parent.is_dir():
+        raise StoreUnavailable(f"{path}: the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise StoreUnavailable(f"{path} is a folder; name a file in it")
+    kind = file_system(path.parent.resolve())
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreUnavailable(
+            f"{path} is on a network file system ({kind}), where SQLite's locks and the workers'"
+            " are not reliable; use a local disk, or PostgreSQL for several machines"
+        )
+
+
+def file_system(folder: Path) -> str:
+    """The type of the file system that holds `folder`; empty where that cannot be told."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in mounts:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        mount = fields[1].encode().decode("unicode_escape")
+        inside = str(folder) == mount or str(folder).startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, fields[2]
+    return kind

@@ -1,0 +1,129 @@
+"""The end of an attempt: fenced by its token, whole in one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from headgate.jobs import Failure, Finish, Progress
+from headgate.stores.sqlite import moves, submitting
+from headgate.stores.sqlite.database import Row, Transaction
+from headgate.stores.sqlite.events import record
+from headgate.stores.sqlite.queries import Queries
+
+Q = Queries("finish")
+
+RETRY_FLOOR = 1.0
+
+
+def finish_all(tx: Transaction, worker: str, finishes: Sequence[Finish]) -> set[int]:
+    """Finish each attempt that is still this worker's; the tokens of the others are stale."""
+    return {finish.token for finish in finishes if not finish_one(tx, worker, finish)}
+
+
+def finish_one(tx: Transaction, worker: str, finish: Finish) -> bool:
+    running = tx.row(Q.running, {"token": finish.token})
+    # The fence: an attempt that was declared lost has no row here any more, and its job
+    # may be running again under a higher token. Its late word changes nothing.
+    if running is None or running["worker"] != worker:
+        return False
+    job, attempt = running["job"], running["attempt"]
+    leave(tx, running)
+    cancelled = tx.row(Q.cancel_of, {"job": job})
+    outcome = finish.outcome
+    if cancelled is not None and outcome in ("retry", "snoozed", "returned"):
+        # Somebody cancelled it while it ran: it does not come back.
+        archive(tx, running, "cancelled", cancelled["reason"], finish.error)
+        moves.conclude(tx, job, "cancelled", cancelled["reason"], attempt=attempt)
+        return True
+    if outcome == "returned":
+        moves.back(tx, job, attempt - 1)
+        return True
+    archive(tx, running, outcome, finish.reason, finish.error)
+    if outcome == "retry":
+        again_at = tx.now + max(0.0, finish.delay)
+        moves.schedule(tx, job, again_at, attempt, keeps_place=True, reason="retry")
+    elif outcome == "snoozed":
+        again_at = tx.now + max(0.0, finish.delay)
+        moves.schedule(tx, job, again_at, attempt, keeps_place=False, reason="snoozed")
+    else:
+        moves.conclude(
+            tx, job, outcome, finish.reason,
+            result=finish.result, error=moves.error_text(finish.error), attempt=attempt,
+        )  # fmt: skip
+    if finish.followups:
+        submitting.submit(tx, finish.followups)
+    return True
+
+
+def leave(tx: Transaction, running: Row, *, lost: bool = False) -> None:
+    """The attempt runs no more: give its slots back.
+
+    Slots of a *lost* attempt that was given a lease of its own (`extend_lease`) count until
+    that ends, though the worker is gone.
+    """
+    token = running["token"]
+    tx.run(Q.delete_running, {"token": token})
+    if running["slots"] != "[]":
+        if lost:
+            params = {"token": token, "boot": tx.boot, "boot_id": tx.boot_id}
+            tx.run(Q.keep_extended_slots, params)
+            tx.run("DELETE FROM slots WHERE token = :token AND worker IS NOT NULL", params)
+        else:
+            tx.run(Q.delete_slots, {"token": token})
+        tx.freed |= {group for group, _, _ in json.loads(running["slots"])}
+
+
+def archive(
+    tx: Transaction, running: Row, outcome: str, reason: str, error: Failure | None
+) -> None:
+    """Keep the attempt: start, end, worker, groups, error."""
+    name = tx.value(Q.worker_name, {"id": running["worker"]}) or running["worker"]
+    tx.run(
+        Q.insert_attempt,
+        {
+            "job": running["job"],
+            "token": running["token"],
+            "attempt": running["attempt"],
+            "worker": name,
+            "started_at": running["started_at"],
+            "ended_at": tx.now,
+            "outcome": "error" if outcome in ("failed", "retry") else outcome,
+            "reason": reason,
+            "slots": running["slots"],
+            "error": moves.error_text(error),
+        },
+    )
+
+
+def lose(tx: Transaction, token: int, reason: str) -> None:
+    """The attempt is lost with its worker: the job goes back, or fails as lost."""
+    running = tx.row(Q.running, {"token": token})
+    if running is None:
+        return
+    job, attempt = running["job"], running["attempt"]
+    leave(tx, running, lost=True)
+    archive(tx, running, "lost", reason, None)
+    record(tx, "attempt_lost", running["id"], running["worker"], token=token, reason=reason)
+    cancelled = tx.row(Q.cancel_of, {"job": job})
+    if cancelled is not None:
+        moves.conclude(tx, job, "cancelled", cancelled["reason"], attempt=attempt)
+    elif tx.value(Q.count_attempts, {"job": job, "outcome": "lost"}) > running["max_lost"]:
+        message = f"lost with its worker {running['max_lost'] + 1} times, last: {reason}"
+        moves.conclude(tx, job, "failed", "lost", error=moves.plain_error(message), attempt=attempt)
+    else:
+        moves.back(tx, job, attempt)
+
+
+def report_progress(tx: Transaction, worker: str, reports: Sequence[Progress]) -> set[int]:
+    stale: set[int] = set()
+    for report in reports:
+        params = {
+            "fraction": report.fraction,
+            "text": report.text,
+            "token": report.token,
+            "worker": worker,
+        }
+        if tx.run(Q.progress, params).rowcount == 0:
+            stale.add(report.token)
+    return stale

@@ -1,0 +1,171 @@
+"""Looking at the whole: queues, why a job waits, what is left for a burst."""
+
+from __future__ import annotations
+
+from headgate.claim import Block, Room
+from headgate.limits import Band, Needs, needs_of
+from headgate.stores.protocol import LimitRecord, QueueRecord, Why, WorkerRecord
+from headgate.stores.sqlite.claiming import LaneKey
+from headgate.stores.sqlite.claiming import Q as CLAIM
+from headgate.stores.sqlite.database import Row, Transaction
+from headgate.stores.sqlite.inspecting import Q as JOBS
+from headgate.stores.sqlite.inspecting import job_row, to_record
+from headgate.stores.sqlite.liveness import Liveness
+from headgate.stores.sqlite.queries import Queries
+from headgate.stores.sqlite.registry import records
+from headgate.stores.sqlite.submitting import unrouted_tasks
+from headgate.stores.sqlite.values import Values, limit_record, slot_records
+
+Q = Queries("look")
+BOUND = 10_000
+_LANE = ("queue", "priority", "band", "turn", "lane", "place")
+
+
+def queues(tx: Transaction) -> list[QueueRecord]:
+    waiting = {row["queue"] for row in tx.rows(CLAIM.queues)}
+    running = {row["queue"]: row["n"] for row in tx.rows(Q.queue_running)}
+    scheduled = {r["queue"]: r["n"] for r in tx.rows(Q.queue_scheduled, {"limit": BOUND})}
+    settings = {row["name"]: row for row in tx.rows("SELECT * FROM queues")}
+    names = waiting | set(running) | set(scheduled) | set(settings)
+    found: list[QueueRecord] = []
+    for name in sorted(names):
+        params = {"queue": name, "limit": BOUND}
+        count = tx.value(Q.queue_waiting, params)
+        setting = settings.get(name)
+        found.append(
+            QueueRecord(
+                name=name,
+                paused=bool(setting and setting["paused"]),
+                waiting=count,
+                running=running.get(name, 0),
+                scheduled=scheduled.get(name, 0),
+                oldest_ready_at=tx.value(Q.queue_oldest, params),
+                bounded=count >= BOUND,
+                paused_by=setting["who"] if setting and setting["paused"] else "",
+            )
+        )
+    return found
+
+
+def why(tx: Transaction, liveness: Liveness, id: str) -> Why:
+    """Why a job is where it is: the first cause that keeps it from starting."""
+    row = job_row(tx, id)
+    job = to_record(row)
+    if job.done:
+        return Why(job, "done")
+    if job.state == "running":
+        slots = [slot for group in job.groups for slot in slot_records(tx, group)]
+        mine = tuple(slot for slot in slots if slot.token == job.token)
+        return Why(job, "cancelling" if job.cancel_requested else "running", holders=mine)
+    workers = [w for w in records(tx, liveness) if w.state != "dead"]
+    if job.state == "scheduled":
+        return Why(job, "retry" if job.reason == "retry" else "scheduled", until=job.run_at)
+    if not row["band"]:
+        known = any(job.task in worker.tasks for worker in workers)
+        return Why(job, "unrouted", detail="" if known else "no live worker knows the task")
+    ahead = tx.value(JOBS.ahead, {column: row[column] for column in _LANE})
+    place = {"ahead": min(ahead, 1000), "ahead_bounded": ahead > 1000}
+    paused = tx.row("SELECT who, reason FROM queues WHERE name = ? AND paused = 1", (job.queue,))
+    if paused is not None:
+        detail = " ".join(part for part in (paused["who"], paused["reason"]) if part)
+        return Why(job, "queue-paused", detail=detail, **place)
+    block, groups = blocked_by(tx, job.needs, _lane_text(row))
+    if block is not None:
+        code = {
+            "full": "limit-full", "zero": "limit-zero", "paused": "limit-paused",
+            "missing": "limit-missing", "reserved": "reserved", "too-wide": "too-wide",
+        }[block.cause]  # fmt: skip
+        holders = tuple(slot for group in groups for slot in slot_records(tx, group.group))
+        detail = ""
+        if block.cause == "reserved":
+            detail = tx.value(
+                "SELECT j.id FROM reservations r JOIN jobs j ON j.n = r.job WHERE r.grp = ?",
+                (block.group,),
+            )
+        return Why(job, code, groups=groups, holders=holders, detail=detail or "", **place)
+    if not any(job.task in worker.tasks for worker in workers):
+        return Why(job, "unknown-task", **place)
+    serving = [
+        w for w in workers if job.task in w.tasks and (not w.queues or job.queue in w.queues)
+    ]
+    if not serving:
+        return Why(job, "no-worker", **place)
+    return Why(job, "turn", detail=_busy(serving), **place)
+
+
+def _lane_text(row: Row) -> str:
+    return LaneKey(row["queue"], row["priority"], row["band"], row["turn"], row["lane"]).text
+
+
+def _busy(workers: list[WorkerRecord]) -> str:
+    room = sum(max(0, w.concurrency - w.running) for w in workers)
+    return "" if room else "all workers that could run it are busy"
+
+
+def blocked_by(
+    tx: Transaction, needs: Needs, lane: str
+) -> tuple[Block | None, tuple[LimitRecord, ...]]:
+    """What stands in the way of these needs now, with every group that is part of it."""
+    values = Values(tx)
+    room = Room(values.group)
+    plan = room.plan(needs, lane)
+    if not isinstance(plan, Block):
+        return None, ()
+    names = [n.group for n in needs.all if room.group(n.group).refuses(n.units, lane)]
+    if not names:
+        for members in needs.one_of:
+            if all(room.group(m.group).refuses(m.units, lane) for m in members):
+                names += [m.group for m in members]
+    return plan, tuple(limit_record(tx, values, name) for name in dict.fromkeys(names))
+
+
+def remaining(tx: Transaction, tasks: frozenset[str], queues: tuple[str, ...] | None) -> int:
+    """Jobs that a worker of these tasks and queues could still run (see the protocol)."""
+    paused = {row["name"] for row in tx.rows("SELECT name FROM queues WHERE paused = 1")}
+    room = Room(Values(tx).group)
+
+    def mine(task: str, queue: str) -> bool:
+        return task in tasks and queue not in paused and (queues is None or queue in queues)
+
+    count = len(unrouted_tasks(tx) & tasks)
+    count += sum(mine(row["task"], row["queue"]) for row in tx.rows(Q.running_tasks))
+    for sql in (Q.retrying, Q.due_tasks):
+        for row in tx.rows(sql, {"now": tx.now} if sql is Q.due_tasks else ()):
+            needs = needs_of(row["band"], row["lane"])
+            count += mine(row["task"], row["queue"]) and not shut_off(room, needs)
+    for queue in (row["queue"] for row in tx.rows(CLAIM.queues)):
+        for priority in (r["priority"] for r in tx.rows(CLAIM.priorities, {"queue": queue})):
+            where = {"queue": queue, "priority": priority}
+            for band in (row["band"] for row in tx.rows(CLAIM.bands, where)):
+                if mine(Band.parse(band).task, queue):
+                    lanes = tx.rows(Q.band_lanes, {**where, "band": band})
+                    count += sum(not shut_off(room, needs_of(band, r["lane"])) for r in lanes)
+    return count
+
+
+def shut_off(room: Room, needs: Needs) -> bool:
+    """Paused, at 0 or without a value: nothing that ends or finishes will open it."""
+
+    def shut(group: str, units: int) -> bool:
+        state = room.group(group)
+        fits = state.value is None or units <= state.value
+        return state.paused or state.missing or not fits
+
+    if any(shut(need.group, need.units) for need in needs.all):
+        return True
+    return any(all(shut(m.group, m.units) for m in members) for members in needs.one_of)
+
+
+def groups(tx: Transaction) -> list[str]:
+    """Every group with something of its own: a value, an override, a holder."""
+    names = set(Values(tx).names())
+    for sql in ("SELECT grp FROM overrides", "SELECT grp FROM carried",
+                "SELECT DISTINCT grp FROM slots"):  # fmt: skip
+        names |= {row["grp"] for row in tx.rows(sql)}
+    return sorted(names)
+
+
+def limits(tx: Transaction) -> list[LimitRecord]:
+    """Limits and groups, the busiest keys of keyed limits included (those that hold)."""
+    values = Values(tx)
+    return [limit_record(tx, values, group) for group in groups(tx)]

@@ -1,0 +1,67 @@
+"""A state change is a row that moves: the moves that several operations share."""
+
+from __future__ import annotations
+
+import json
+
+from headgate.jobs import Failure, State
+from headgate.stores.sqlite.database import Transaction
+from headgate.stores.sqlite.queries import Queries
+
+Q = Queries("moves")
+
+
+def conclude(
+    tx: Transaction, job: int, state: State, reason: str = "", *,
+    result: str | None = None, error: str | None = None, attempt: int = 0,
+) -> None:  # fmt: skip
+    """The job is over."""
+    tx.run(Q.delete_cancel, {"job": job})
+    tx.run(
+        Q.insert_finished,
+        {
+            "job": job,
+            "state": state,
+            "reason": reason,
+            "result": result,
+            "error": error,
+            "attempt": attempt,
+            "at": tx.now,
+        },
+    )
+    tx.ring("done")
+
+
+def back(tx: Transaction, job: int, attempt: int) -> None:
+    """Back into line, at the place it had."""
+    tx.run(Q.insert_ready, {"job": job, "attempt": attempt, "since": tx.now})
+    tx.ring("work")
+
+
+def schedule(
+    tx: Transaction, job: int, run_at: float, attempt: int, *, keeps_place: bool, reason: str
+) -> None:
+    tx.run(
+        Q.insert_scheduled,
+        {
+            "run_at": run_at,
+            "job": job,
+            "attempt": attempt,
+            "keeps_place": int(keeps_place),
+            "reason": reason,
+        },
+    )
+
+
+def error_text(error: Failure | None) -> str | None:
+    if error is None:
+        return None
+    return json.dumps([error.type, error.message, error.traceback], ensure_ascii=False)
+
+
+def plain_error(message: str) -> str:
+    return json.dumps(["HeadgateError", message, ""], ensure_ascii=False)
+
+
+def read_error(text: str | None) -> Failure | None:
+    return None if text is None else Failure(*json.loads(text))

@@ -1,0 +1,38 @@
+-- name: running
+SELECT r.token, r.job, r.worker, r.attempt, r.started_at, r.ready_at, r.slots,
+       j.id, j.queue, j.priority, j.band, j.turn, j.lane, j.place, j.max_lost
+FROM running r JOIN jobs j ON j.n = r.job WHERE r.token = :token
+
+-- name: running_of_worker
+SELECT token FROM running WHERE worker = :worker ORDER BY token
+
+-- name: delete_running
+DELETE FROM running WHERE token = :token
+
+-- name: delete_slots
+DELETE FROM slots WHERE token = :token
+
+-- name: keep_extended_slots
+UPDATE slots SET worker = NULL
+WHERE token = :token AND ends IS NOT NULL AND boot = :boot_id AND ends > :boot
+
+-- name: insert_attempt
+INSERT INTO attempts (job, token, attempt, worker, started_at, ended_at, outcome, reason, slots,
+                      error)
+VALUES (:job, :token, :attempt, :worker, :started_at, :ended_at, :outcome, :reason, :slots, :error)
+
+-- name: count_attempts
+SELECT count(*) FROM attempts WHERE job = :job AND outcome = :outcome
+
+-- name: new_place
+UPDATE jobs SET place = :place WHERE n = :job
+
+-- name: cancel_of
+SELECT who, reason FROM cancels WHERE job = :job
+
+-- name: progress
+UPDATE running SET progress = :fraction, progress_text = :text
+WHERE token = :token AND worker = :worker
+
+-- name: worker_name
+SELECT name FROM workers WHERE id = :id

@@ -1,0 +1,56 @@
+-- name: columns
+SELECT j.*, f.state AS f_state, f.reason AS f_reason, f.result, f.error, f.attempt AS f_attempt,
+       f.at AS f_at, r.token, r.worker, r.attempt AS r_attempt, r.started_at, r.ready_at, r.slots,
+       r.progress, r.progress_text, r.overdue, r.released, w.name AS worker_name,
+       s.run_at AS s_run_at, s.reason AS s_reason, s.attempt AS s_attempt,
+       q.since, q.attempt AS q_attempt, c.reason AS c_reason
+FROM jobs j
+LEFT JOIN finished f ON f.job = j.n
+LEFT JOIN running r ON r.job = j.n
+LEFT JOIN workers w ON w.id = r.worker
+LEFT JOIN scheduled s ON s.job = j.n
+LEFT JOIN ready q ON q.queue = j.queue AND q.priority = j.priority AND q.band = j.band
+    AND q.turn = j.turn AND q.lane = j.lane AND q.place = j.place
+LEFT JOIN cancels c ON c.job = j.n
+
+-- name: attempts
+SELECT a.token, a.attempt, a.worker, a.started_at, a.ended_at, a.outcome, a.reason, a.slots,
+       a.error
+FROM attempts a JOIN jobs j ON j.n = a.job WHERE j.id = :id
+UNION ALL
+SELECT r.token, r.attempt, coalesce(w.name, r.worker), r.started_at, NULL, 'running', r.overdue,
+       r.slots, NULL
+FROM running r JOIN jobs j ON j.n = r.job LEFT JOIN workers w ON w.id = r.worker
+WHERE j.id = :id
+ORDER BY 1
+
+-- name: ahead
+SELECT count(*) FROM (
+    SELECT 1 FROM ready
+    WHERE queue = :queue AND priority = :priority AND band = :band AND turn = :turn
+      AND lane = :lane AND place < :place
+    LIMIT 1001
+)
+
+-- name: delete_ready
+DELETE FROM ready WHERE queue = :queue AND priority = :priority AND band = :band
+    AND turn = :turn AND lane = :lane AND place = :place
+
+-- name: request_cancel
+INSERT INTO cancels (job, at, who, reason) VALUES (:job, :at, :who, :reason)
+ON CONFLICT (job) DO NOTHING
+
+-- name: expiring
+SELECT n, id FROM jobs WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit
+
+-- name: prunable
+SELECT job FROM finished WHERE state = :state AND at <= :before ORDER BY at LIMIT :limit
+
+-- name: set_aside
+UPDATE attempts SET outcome = outcome || ' (before)'
+WHERE job = :job AND outcome IN ('error', 'lost')
+
+-- name: renew_place
+UPDATE jobs SET place = :place,
+    expires_at = CASE WHEN expires IS NULL THEN NULL ELSE :now + expires END
+WHERE n = :job

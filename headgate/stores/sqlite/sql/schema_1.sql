@@ -1,0 +1,208 @@
+-- A state change is a row that moves between these tables in one transaction.
+
+CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO counters (name, value) VALUES ('place', 0), ('token', 0), ('limits', 0);
+
+-- The body of a job. `place` is its place in line; it changes only when a delayed or snoozed
+-- job takes a new one.
+CREATE TABLE jobs (
+    n INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    task TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    band TEXT NOT NULL,
+    turn TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    args TEXT NOT NULL,
+    options TEXT NOT NULL,
+    needs TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    run_at REAL,
+    expires REAL,
+    expires_at REAL,
+    max_lost INTEGER NOT NULL,
+    idempotency_key TEXT,
+    parent TEXT
+) STRICT;
+CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL;
+
+-- What may be claimed, in the order of claims. The only table a claim scans.
+CREATE TABLE ready (
+    queue TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    band TEXT NOT NULL,
+    turn TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    job INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    since REAL NOT NULL,
+    PRIMARY KEY (queue, priority, band, turn, lane, place)
+) STRICT, WITHOUT ROWID;
+
+-- What is not due yet. `keeps_place`: a retry; else the job takes its place when it is due.
+CREATE TABLE scheduled (
+    run_at REAL NOT NULL,
+    job INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    keeps_place INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    PRIMARY KEY (run_at, job)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX scheduled_job ON scheduled (job);
+
+-- Jobs whose task nobody has stamped yet.
+CREATE TABLE unrouted (
+    task TEXT NOT NULL,
+    job INTEGER NOT NULL,
+    PRIMARY KEY (task, job)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE running (
+    token INTEGER PRIMARY KEY,
+    job INTEGER NOT NULL UNIQUE,
+    worker TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    started_at REAL NOT NULL,
+    ready_at REAL NOT NULL,
+    slots TEXT NOT NULL,
+    progress REAL,
+    progress_text TEXT NOT NULL DEFAULT '',
+    overdue TEXT NOT NULL DEFAULT '',
+    released INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX running_worker ON running (worker);
+
+-- One row per holder. It lives by its worker, or by its own end on the boot clock, or both.
+CREATE TABLE slots (
+    grp TEXT NOT NULL,
+    slot INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    holder TEXT NOT NULL,
+    job INTEGER,
+    worker TEXT,
+    worker_name TEXT NOT NULL,
+    units INTEGER NOT NULL,
+    since REAL NOT NULL,
+    ends REAL,
+    boot TEXT,
+    PRIMARY KEY (grp, slot)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX slots_token ON slots (token);
+
+CREATE TABLE attempts (
+    job INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    worker TEXT NOT NULL,
+    started_at REAL NOT NULL,
+    ended_at REAL NOT NULL,
+    outcome TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    slots TEXT NOT NULL,
+    error TEXT,
+    PRIMARY KEY (job, token)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE finished (
+    job INTEGER PRIMARY KEY,
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    result TEXT,
+    error TEXT,
+    attempt INTEGER NOT NULL,
+    at REAL NOT NULL
+) STRICT;
+CREATE INDEX finished_at ON finished (state, at);
+
+CREATE TABLE idempotency (
+    key TEXT PRIMARY KEY,
+    job INTEGER NOT NULL,
+    digest TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE cancels (
+    job INTEGER PRIMARY KEY,
+    at REAL NOT NULL,
+    who TEXT NOT NULL,
+    reason TEXT NOT NULL
+) STRICT;
+
+-- Limits: an operator's word, what files and code declare, what jobs carried.
+CREATE TABLE overrides (
+    grp TEXT PRIMARY KEY,
+    value INTEGER,
+    has_value INTEGER NOT NULL,
+    paused INTEGER NOT NULL,
+    who TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE declared (
+    name TEXT NOT NULL,
+    source TEXT NOT NULL,
+    declarer TEXT NOT NULL,
+    value INTEGER,
+    release TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (name, source, declarer)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE carried (
+    grp TEXT PRIMARY KEY,
+    value INTEGER,
+    at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- A wide lane that waited too long gathers units in these groups.
+CREATE TABLE reservations (
+    grp TEXT PRIMARY KEY,
+    lane TEXT NOT NULL,
+    job INTEGER NOT NULL,
+    units INTEGER NOT NULL,
+    ends REAL NOT NULL,
+    boot TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE catalogue (
+    name TEXT PRIMARY KEY,
+    task TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    release TEXT NOT NULL,
+    at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE queues (
+    name TEXT PRIMARY KEY,
+    paused INTEGER NOT NULL,
+    who TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE workers (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    keeper TEXT NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    queues TEXT NOT NULL,
+    tasks TEXT NOT NULL,
+    concurrency INTEGER NOT NULL,
+    started_at REAL NOT NULL,
+    state TEXT NOT NULL,
+    boot TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at REAL NOT NULL,
+    kind TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    who TEXT NOT NULL,
+    data TEXT NOT NULL
+) STRICT;
+CREATE INDEX slots_ending ON slots (ends) WHERE worker IS NULL;
