@@ -27,7 +27,7 @@ from headgate.byname import ByName
 from headgate.clock import Clock
 from headgate.config import Config, check_weight
 from headgate.context import Context
-from headgate.declare import Declaration, PayloadTaskMaker, TaskMaker
+from headgate.declare import Anything, Declaration, PayloadTaskMaker, TaskMaker
 from headgate.errors import ConfigError, DeclarationError, InvalidArguments, JobNotFound
 from headgate.handle import JobHandle
 from headgate.hooks import Around, Hooks, OnError, Plain
@@ -192,6 +192,14 @@ class App:
         return {**self._weights, **self.config.weights}
 
     # The overloads overlap on purpose: the first that fits is the most exact.
+    @overload
+    def task(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[Concatenate[Anything, P], Coroutine[Any, Any, R]], /
+    ) -> Task[..., R]: ...
+    @overload
+    def task(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[Concatenate[Anything, P], R], /
+    ) -> Task[..., R]: ...
     @overload
     def task(  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /

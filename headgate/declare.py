@@ -13,10 +13,20 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, ov
 from headgate.backoff import RetryDelay
 from headgate.context import Context
 from headgate.limits import Key, Limit, OneOf
-from headgate.tasks import AsyncTask, Isolate, SyncTask
+from headgate.tasks import AsyncTask, Isolate, SyncTask, Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Anything(Protocol):
+    """No type that anybody names: only a first parameter without an annotation takes it.
+
+    A function that takes it could take a context too, but nobody said so. Its arguments are
+    left unchecked.
+    """
+
+    def __headgate_anything__(self) -> None: ...
 
 
 class Declaration(TypedDict, total=False):
@@ -41,6 +51,14 @@ class TaskMaker(Protocol):
     """What `app.task("name", ...)` gives: it makes the task from the function."""
 
     # The overloads overlap on purpose: the first that fits is the most exact.
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[Concatenate[Anything, P], Coroutine[Any, Any, R]], /
+    ) -> Task[..., R]: ...
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[Concatenate[Anything, P], R], /
+    ) -> Task[..., R]: ...
     @overload
     def __call__(  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /

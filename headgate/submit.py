@@ -6,6 +6,7 @@ catalogue, and by a worker on jobs that were submitted by somebody who knew neit
 
 from __future__ import annotations
 
+import enum
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -171,6 +172,8 @@ class Keys:
 def _as_json(value: object) -> object:
     """A UUID, an enum, a datetime as the scalar they are stored as: whoever submits by name
     has only that, and must come to the same group."""
+    if isinstance(value, enum.Enum):
+        value = value.value
     if value is None or isinstance(value, str | int | float):
         return value
     try:

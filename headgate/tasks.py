@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 Isolate = Literal["process"] | None
 
@@ -322,19 +323,19 @@ class AsyncTask(Task[P, R]):
         return super().__call__(*args, **kwargs)
 
 
-class Call(Generic[R]):
+class Call(Generic[R_co]):
     """A task with its arguments, not submitted yet. Made by `task.call(...)`."""
 
     __slots__ = ("bound", "task")
 
-    def __init__(self, task: Task[..., R], bound: dict[str, Any]) -> None:
+    def __init__(self, task: Task[..., R_co], bound: dict[str, Any]) -> None:
         self.task = task
         self.bound = bound
 
     def __repr__(self) -> str:
         return f"<Call of {self.task.name!r}>"
 
-    def submit(self) -> JobHandle[R]:
+    def submit(self) -> JobHandle[R_co]:
         """Submit this call alone."""
         return self.task.app.submit_many([self])[0]
 
@@ -342,7 +343,7 @@ class Call(Generic[R]):
         """The job this call becomes: stamped, with a new id."""
         return self.task.new_job(self.bound, parent)
 
-    def handle(self, id: str) -> JobHandle[R]:
+    def handle(self, id: str) -> JobHandle[R_co]:
         from headgate.handle import JobHandle
 
         return JobHandle(self.task.app, id, self.task.decode_result)

@@ -1,0 +1,85 @@
+"""Right uses: the type checker must find nothing here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+from headgate import App, Context, JobHandle, Limit, OneOf
+from headgate.tasks import Call
+
+app = App("sqlite:///:memory:")
+api = app.limit("payments-api", 10)
+tenant = app.limit("tenant", 2, key="tenant_id")
+gpu = app.limit("gpu-memory", 24)
+app.limit("host-a", 2)
+
+
+@app.task
+def hello(name: str, times: int = 1) -> str:
+    return name * times
+
+
+@app.task(max_concurrent=5)
+def resize(path: str) -> None: ...
+
+
+@app.task("charge", limits=[api, tenant], retries=5, timeout=60)
+async def charge(ctx: Context, tenant_id: str, amount: int) -> str:
+    return f"{ctx.job_id} {tenant_id} {amount}"
+
+
+@app.task(limits=[gpu.units(6), OneOf("host-a", Limit("host-b", 1))], timeout=timedelta(hours=1))
+def train(ctx: Context, run: int) -> float:
+    follow = ctx.submit(resize.call("a.png"))
+    assert_type(follow, JobHandle[None])
+    direct = ctx.submit(hello, "you", times=2)
+    assert_type(direct, JobHandle[str])
+    with ctx.released():
+        ctx.progress(0.5, "half")
+    return run / 2
+
+
+@app.task
+async def fetch(url: str, ctx: Context) -> bytes:
+    return url.encode()
+
+
+@app.task("send_email", payload=True, max_concurrent=50)
+async def send_email(data: Any, ctx: Any) -> int:
+    return 1
+
+
+def plain(n: int) -> int:
+    return n
+
+
+named = app.task("plain", max_concurrent=1)(plain)
+
+assert_type(hello("you", times=2), str)
+assert_type(hello.submit("you"), JobHandle[str])
+assert_type(hello.submit(name="you", times=3).result(timeout=1), str)
+assert_type(resize.submit("a.png").result(), None)
+assert_type(charge.submit(tenant_id="acme", amount=3), JobHandle[str])
+assert_type(charge.submit("acme", 3).result(), str)
+assert_type(charge.using(priority=-5, delay=60, queue="slow").submit("acme", 1), JobHandle[str])
+assert_type(train.submit(run=3).result(), float)
+assert_type(train(3), float)
+assert_type(named.submit(3).result(), int)
+assert_type(send_email.submit({"to": "x"}).result(), int)
+assert_type(hello.call("x"), Call[str])
+hello.using(run_at=datetime.now(UTC), idempotency_key="k", expires=None, timeout=timedelta(1))
+app.submit("heavy", {"n": 1}, concurrency_group="heavy", concurrency_limit=5, strict=True)
+handles = app.submit_many([charge.call("acme", 1), resize.call("a.png")])
+assert_type(handles, list[JobHandle[str | None]])
+
+
+async def later() -> None:
+    assert_type(await charge("acme", 3), str)
+    handle = await charge.asubmit("acme", amount=3)
+    assert_type(handle, JobHandle[str])
+    assert_type(await handle.aresult(timeout=3), str)
+    many = await app.asubmit_many([charge.call("acme", 1), hello.call("a")])
+    assert_type(many, list[JobHandle[str]])
+    async with app.slot("gpu", limit=2) as held:
+        assert_type(held.lost, bool)
