@@ -7,7 +7,8 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import (
@@ -79,11 +80,11 @@ class App:
         clock: Clock | None = None,
         max_args_bytes: int = MAX_ARGS_BYTES,
     ) -> None:
-        self._url = url
-        self._config_source = config
+        self._url: str | None = url
+        self._config_source: Config | str | Path | None = config
         self.release = release
         self.ageing = None if ageing is None else seconds(ageing, "ageing", above=True)
-        self.clock = clock or Clock()
+        self.clock: Clock = clock or Clock()
         self.max_args_bytes = max_args_bytes
         self.tasks: dict[str, Task[..., Any]] = {}
         """Every task by its name and by each of its aliases."""
@@ -429,6 +430,22 @@ class App:
             if what not in self._watches:
                 self._watches[what] = Watch(lambda: self.store, what)
             return self._watches[what]
+
+    @contextmanager
+    def replaced(self, url: str, clock: Clock) -> Generator[None]:
+        """Another store and clock for the time of the block (`headgate.testing`)."""
+        before = (self._url, self._config_source, self.clock, self._store, self._watches)
+        self._book.forget()
+        self._url, self._config_source, self.clock = url, Config(url=url), clock
+        self._store, self._watches = None, {}
+        self.__dict__.pop("config", None)
+        try:
+            yield
+        finally:
+            self.close()
+            self._url, self._config_source, self.clock, self._store, self._watches = before
+            self.__dict__.pop("config", None)
+            self._book.forget()
 
     def local_context(self, task: Task[..., Any]) -> Context:
         return local_context(self, task)

@@ -107,6 +107,11 @@ class LimitBook:
             f" {self.value(need, {})}: ask for fewer units or raise the limit"
         )
 
+    def forget(self) -> None:
+        """Forget what was read from the store: there is another one now."""
+        self._seen.clear()
+        self._values.clear()
+
     def code(self) -> dict[str, int | None]:
         """The values declared in code, as they are published."""
         return {name: limit.max for name, limit in self.declared.items()}

@@ -172,6 +172,11 @@ class Task(Generic[P, R]):
         """Stored arguments as the function takes them, the context in its place."""
         return self._arguments.call_form(self._arguments.decode(args_json), ctx)
 
+    def arguments(self, args_json: str) -> dict[str, Any]:
+        """Stored arguments by name, each as annotated (a payload that is a mapping: as it is)."""
+        bound = self._arguments.decode(args_json)
+        return dict(self._arguments.for_keys(bound)) if self.payload else bound
+
     def encode_result(self, value: object) -> str:
         """A result as JSON, or `InvalidArguments` that says what cannot be stored."""
         what = f"the result of task {self.name!r}"
