@@ -7,34 +7,21 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    Self,
-    TypeVar,
-    Unpack,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from headgate.byname import ByName
 from headgate.clock import Clock
-from headgate.config import Config, check_weight
+from headgate.config import Config
 from headgate.context import Context
-from headgate.declare import Anything, Declaration, PayloadTaskMaker, TaskMaker
-from headgate.errors import ConfigError, DeclarationError, InvalidArguments, JobNotFound
+from headgate.declare import Declaring
+from headgate.errors import ConfigError, InvalidArguments, JobNotFound
 from headgate.handle import JobHandle
-from headgate.hooks import Around, Hooks, OnError, Plain
 from headgate.jobs import JobRecord, NewJob, Submitted
-from headgate.limitbook import LimitBook
-from headgate.limits import Key, Limit, split_group, stored_key
+from headgate.limits import Limit, split_group
 from headgate.local import local_context
 from headgate.options import Options, check_options, seconds
 from headgate.slotblock import SlotBlock
@@ -42,15 +29,13 @@ from headgate.slots import Slots
 from headgate.stores import open_store
 from headgate.stores.protocol import Publication, Store
 from headgate.submit import Stamp
-from headgate.tasks import AsyncTask, Call, SyncTask, Task, TaskOptions, make_task
+from headgate.tasks import Call, Task
 from headgate.waiting import Watch
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-P = ParamSpec("P")
 R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_ARGS_BYTES = 16 * 1024 * 1024
 CHUNK_JOBS = 500
@@ -58,7 +43,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """A bulk submit is stored in pieces of at most this, so that nobody waits long for one."""
 
 
-class App:
+class App(Declaring):
     """Tasks, limits and the store they share.
 
     >>> app = App("sqlite:///jobs.db")                                  # doctest: +SKIP
@@ -80,21 +65,17 @@ class App:
         clock: Clock | None = None,
         max_args_bytes: int = MAX_ARGS_BYTES,
     ) -> None:
+        super().__init__()
         self._url: str | None = url
         self._config_source: Config | str | Path | None = config
         self.release = release
         self.ageing = None if ageing is None else seconds(ageing, "ageing", above=True)
         self.clock: Clock = clock or Clock()
         self.max_args_bytes = max_args_bytes
-        self.tasks: dict[str, Task[..., Any]] = {}
-        """Every task by its name and by each of its aliases."""
-        self.hooks = Hooks()
         self.slots = Slots(self)
         self.after_submit: Callable[[], None] | None = None
         """Called after each submit from this app (`headgate.testing.inline` runs the jobs)."""
-        self._book = LimitBook(self)
         self._by_name = ByName(self)
-        self._weights: dict[str, int] = {}
         self._lock = threading.Lock()
         self._watches: dict[str, Watch] = {}
         self._store: Store | None = None
@@ -166,141 +147,12 @@ class App:
     ) -> None:
         await asyncio.to_thread(self.close)
 
-    # --- declare -----------------------------------------------------------------------
-
-    def limit(self, name: str, max: int | None, *, key: Key = None) -> Limit:
-        """Declare a limit: at most `max` units of it may be held at once, everywhere.
-
-        >>> tenant = app.limit("tenant", 2, key="tenant_id")            # doctest: +SKIP
-        """
-        return self._book.declare(Limit(name, max, key=key))
-
-    @property
-    def limits(self) -> Mapping[str, Limit]:
-        """The limits declared in this app, by name."""
-        return self._book.declared
-
-    def weight(self, key: object, n: int) -> None:
-        """Let a fairness key have `n` jobs per turn instead of one.
-
-        >>> app.weight("acme", 3)                                       # doctest: +SKIP
-        """
-        self._weights[stored_key(key, "fairness key")] = check_weight(n)
+    # --- what is declared ---------------------------------------------------------------
 
     @property
     def weights(self) -> Mapping[str, int]:
         """Jobs per turn by fairness key; the configuration file wins over code."""
         return {**self._weights, **self.config.weights}
-
-    # The overloads overlap on purpose: the first that fits is the most exact.
-    @overload
-    def task(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[Concatenate[Anything, P], Coroutine[Any, Any, R]], /
-    ) -> Task[..., R]: ...
-    @overload
-    def task(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[Concatenate[Anything, P], R], /
-    ) -> Task[..., R]: ...
-    @overload
-    def task(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> SyncTask[P, R]: ...
-    @overload
-    def task(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
-    @overload
-    def task(
-        self,
-        fn: str | None = None,
-        /,
-        *,
-        payload: Literal[True],
-        **options: Unpack[Declaration],
-    ) -> PayloadTaskMaker: ...
-    @overload
-    def task(
-        self,
-        fn: str | None = None,
-        /,
-        *,
-        payload: Literal[False] = False,
-        **options: Unpack[Declaration],
-    ) -> TaskMaker: ...
-
-    def task(self, fn: Callable[..., Any] | str | None = None, /, **options: Any) -> Any:
-        """Make a function a task: `@app.task`, `@app.task(...)` or `app.task("name", ...)(fn)`.
-
-        >>> @app.task("charge", limits=[api, tenant], retries=5, timeout=60)  # doctest: +SKIP
-        ... async def charge(ctx: Context, tenant_id: str, amount: int) -> str: ...
-
-        `limits`: Limits, `OneOf`s or names, all of which are needed. `max_concurrent`: a limit
-        named after the task. `retries`: tries after errors, `retry_delay` apart (seconds, or a
-        callable of (errors, error); exponential with jitter by default). `max_lost`: attempts
-        that may be lost with their worker. `timeout`, `expires`: seconds. `queue`, `priority`
-        (-100 to 100, lower first). `isolate="process"`: run in a process that can be killed.
-        `fair_by`: the argument (or a callable of them) whose values take turns. `aliases`:
-        names it had before. `payload=True`: the handler takes the whole payload.
-        """
-        name: str | None = options.pop("name", None)
-        if fn is not None and not isinstance(fn, str):
-            return self._declare_task(fn, name, options)
-        if fn is not None and name is not None:
-            raise DeclarationError(f"a task has one name, got {fn!r} and {name!r}")
-        chosen = fn if fn is not None else name
-
-        def make(function: Callable[..., Any]) -> Task[..., Any]:
-            return self._declare_task(function, chosen, options)
-
-        return make
-
-    def _declare_task(
-        self, fn: Callable[..., Any], name: str | None, options: dict[str, Any]
-    ) -> Task[..., Any]:
-        if isinstance(fn, Task):
-            fn = cast("Task[..., Any]", fn).fn
-        if unknown := [o for o in options if o not in TaskOptions.__dataclass_fields__]:
-            known = ", ".join(["name", *TaskOptions.__dataclass_fields__])
-            raise DeclarationError(f"unknown task option {unknown[0]!r}: known are {known}")
-        task = make_task(self, fn, name, TaskOptions(**options))
-        for own in (task.name, *task.aliases):
-            if own in self.tasks:
-                raise DeclarationError(
-                    f"task {own!r} is declared twice in this app: give one of them another name"
-                )
-        for own in (task.name, *task.aliases):
-            self.tasks[own] = task
-        return task
-
-    def on_worker_start(self, fn: F) -> F:
-        """Call `fn()`, sync or async, when a worker process of this app starts."""
-        self.hooks.worker_start.append(cast("Plain", fn))
-        return fn
-
-    def on_worker_stop(self, fn: F) -> F:
-        """Call `fn()` when a worker process of this app stops."""
-        self.hooks.worker_stop.append(cast("Plain", fn))
-        return fn
-
-    def around_job(self, fn: F) -> F:
-        """Run each job inside the context manager that `fn(ctx)` gives, sync or async.
-
-        >>> @app.around_job                                             # doctest: +SKIP
-        ... @contextlib.contextmanager
-        ... def timed(ctx):
-        ...     start = time.monotonic()
-        ...     yield
-        ...     print(ctx.task, time.monotonic() - start)
-        """
-        self.hooks.around_job.append(cast("Around", fn))
-        return fn
-
-    def on_error(self, fn: F) -> F:
-        """Call `fn(ctx, error)` for each attempt that ends in an error."""
-        self.hooks.error.append(cast("OnError", fn))
-        return fn
 
     def publication(self, declarer: str) -> Publication:
         """All that this app declares, as a worker publishes it at its start."""

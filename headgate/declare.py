@@ -1,4 +1,4 @@
-"""The types of `@app.task`: how a function's signature becomes that of its task.
+"""Declaring limits, tasks and hooks, and how a function's type becomes that of its task.
 
 A first parameter annotated `Context` is taken out of the signature of `submit`; the result
 of an async function is what it gives when awaited.
@@ -6,17 +6,37 @@ of an async function is what it gives when awaited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from headgate.backoff import RetryDelay
+from headgate.config import check_weight
 from headgate.context import Context
-from headgate.limits import Key, Limit, OneOf
-from headgate.tasks import AsyncTask, Isolate, SyncTask, Task
+from headgate.errors import DeclarationError
+from headgate.hooks import Around, Hooks, OnError, Plain
+from headgate.limitbook import LimitBook
+from headgate.limits import Key, Limit, OneOf, stored_key
+from headgate.tasks import AsyncTask, Isolate, SyncTask, Task, TaskOptions, make_task
+
+if TYPE_CHECKING:
+    from headgate.app import App
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Anything(Protocol):
@@ -80,3 +100,143 @@ class PayloadTaskMaker(Protocol):
     ) -> AsyncTask[[Any], R]: ...
     @overload
     def __call__(self, fn: Callable[..., R], /) -> SyncTask[[Any], R]: ...
+
+
+class Declaring:
+    """The half of an app that declares: limits, weights, tasks and hooks."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Task[..., Any]] = {}
+        """Every task by its name and by each of its aliases."""
+        self.hooks = Hooks()
+        self._book = LimitBook(cast("App", self))
+        self._weights: dict[str, int] = {}
+
+    def limit(self, name: str, max: int | None, *, key: Key = None) -> Limit:
+        """Declare a limit: at most `max` units of it may be held at once, everywhere.
+
+        >>> tenant = app.limit("tenant", 2, key="tenant_id")            # doctest: +SKIP
+        """
+        return self._book.declare(Limit(name, max, key=key))
+
+    @property
+    def limits(self) -> Mapping[str, Limit]:
+        """The limits declared in this app, by name."""
+        return self._book.declared
+
+    def weight(self, key: object, n: int) -> None:
+        """Let a fairness key have `n` jobs per turn instead of one.
+
+        >>> app.weight("acme", 3)                                       # doctest: +SKIP
+        """
+        self._weights[stored_key(key, "fairness key")] = check_weight(n)
+
+    # The overloads overlap on purpose: the first that fits is the most exact.
+    @overload
+    def task(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[Concatenate[Anything, P], Coroutine[Any, Any, R]], /
+    ) -> Task[..., R]: ...
+    @overload
+    def task(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[Concatenate[Anything, P], R], /
+    ) -> Task[..., R]: ...
+    @overload
+    def task(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        fn: str | None = None,
+        /,
+        *,
+        payload: Literal[True],
+        **options: Unpack[Declaration],
+    ) -> PayloadTaskMaker: ...
+    @overload
+    def task(
+        self,
+        fn: str | None = None,
+        /,
+        *,
+        payload: Literal[False] = False,
+        **options: Unpack[Declaration],
+    ) -> TaskMaker: ...
+
+    def task(self, fn: Callable[..., Any] | str | None = None, /, **options: Any) -> Any:
+        """Make a function a task: `@app.task`, `@app.task(...)` or `app.task("name", ...)(fn)`.
+
+        >>> @app.task("charge", limits=[api, tenant], retries=5, timeout=60)  # doctest: +SKIP
+        ... async def charge(ctx: Context, tenant_id: str, amount: int) -> str: ...
+
+        `limits`: Limits, `OneOf`s or names, all of which are needed. `max_concurrent`: a limit
+        named after the task. `retries`: tries after errors, `retry_delay` apart (seconds, or a
+        callable of (errors, error); exponential with jitter by default). `max_lost`: attempts
+        that may be lost with their worker. `timeout`, `expires`: seconds. `queue`, `priority`
+        (-100 to 100, lower first). `isolate="process"`: run in a process that can be killed.
+        `fair_by`: the argument (or a callable of them) whose values take turns. `aliases`:
+        names it had before. `payload=True`: the handler takes the whole payload.
+        """
+        name: str | None = options.pop("name", None)
+        if fn is not None and not isinstance(fn, str):
+            return self._declare_task(fn, name, options)
+        if fn is not None and name is not None:
+            raise DeclarationError(f"a task has one name, got {fn!r} and {name!r}")
+        chosen = fn if fn is not None else name
+
+        def make(function: Callable[..., Any]) -> Task[..., Any]:
+            return self._declare_task(function, chosen, options)
+
+        return make
+
+    def _declare_task(
+        self, fn: Callable[..., Any], name: str | None, options: dict[str, Any]
+    ) -> Task[..., Any]:
+        if isinstance(fn, Task):
+            fn = cast("Task[..., Any]", fn).fn
+        if unknown := [o for o in options if o not in TaskOptions.__dataclass_fields__]:
+            known = ", ".join(["name", *TaskOptions.__dataclass_fields__])
+            raise DeclarationError(f"unknown task option {unknown[0]!r}: known are {known}")
+        task = make_task(cast("App", self), fn, name, TaskOptions(**options))
+        for own in (task.name, *task.aliases):
+            if own in self.tasks:
+                raise DeclarationError(
+                    f"task {own!r} is declared twice in this app: give one of them another name"
+                )
+        for own in (task.name, *task.aliases):
+            self.tasks[own] = task
+        return task
+
+    def on_worker_start(self, fn: F) -> F:
+        """Call `fn()`, sync or async, when a worker process of this app starts."""
+        self.hooks.worker_start.append(cast("Plain", fn))
+        return fn
+
+    def on_worker_stop(self, fn: F) -> F:
+        """Call `fn()` when a worker process of this app stops."""
+        self.hooks.worker_stop.append(cast("Plain", fn))
+        return fn
+
+    def around_job(self, fn: F) -> F:
+        """Run each job inside the context manager that `fn(ctx)` gives, sync or async.
+
+        >>> @app.around_job                                             # doctest: +SKIP
+        ... @contextlib.contextmanager
+        ... def timed(ctx):
+        ...     start = time.monotonic()
+        ...     yield
+        ...     print(ctx.task, time.monotonic() - start)
+        """
+        self.hooks.around_job.append(cast("Around", fn))
+        return fn
+
+    def on_error(self, fn: F) -> F:
+        """Call `fn(ctx, error)` for each attempt that ends in an error."""
+        self.hooks.error.append(cast("OnError", fn))
+        return fn
