@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headgate.jobs import AttemptRecord
     from headgate.stores.protocol import LimitRecord, SlotRecord, Why
 
 HOLDERS_SHOWN = 5
 
 
-def explain(why: Why, *, now: float, names: Mapping[str, str] | None = None) -> str:
-    """One or more sentences. `names` maps worker ids to the names people gave them.
+def explain(
+    why: Why,
+    *,
+    now: float,
+    names: Mapping[str, str] | None = None,
+    attempts: Sequence[AttemptRecord] = (),
+) -> str:
+    """One or more sentences. `names` maps worker ids to the names people gave them; the last
+    of `attempts` tells what a job is tried again for.
 
     >>> explain(store.why(job_id), now=store.now())              # doctest: +SKIP
     'The job waits for tenant/acme: 2 of 2 units are held by …'
@@ -21,6 +30,8 @@ def explain(why: Why, *, now: float, names: Mapping[str, str] | None = None) -> 
     words = _SENTENCES.get(why.code)
     if words is None:
         return f"The job is {why.job.state} ({why.code}). {why.detail}".strip()
+    if attempts and why.job.error is None:
+        why = replace(why, job=replace(why.job, error=attempts[-1].error))
     sentences = [words(why, now, names or {})]
     if why.detail and why.code not in _DETAIL_TOLD:
         sentences.append(f"{why.detail[0].upper()}{why.detail[1:].rstrip('.')}.")
@@ -60,15 +71,17 @@ def _retry(why: Why, now: float, names: Names) -> str:
 
 
 def _unrouted(why: Why, now: float, names: Names) -> str:
+    seen = "no running worker knows it" if why.detail else "no worker has seen the job yet"
     return (
-        f"The job was submitted by name and no worker that knows task {why.job.task!r} has seen"
-        " it yet; the first one to start gives it its queue and its limits."
+        f"The job was submitted by the name of its task, {why.job.task!r}, and {seen}. The first"
+        " worker whose app declares the task gives the job its queue and its limits."
     )
 
 
 def _queue_paused(why: Why, now: float, names: Names) -> str:
     queue = why.job.queue
-    return f"Queue {queue} is paused; `headgate queues resume {queue}` lets its jobs start."
+    by = f" (by {why.detail})" if why.detail else ""
+    return f"Queue {queue} is paused{by}; `headgate queues resume {queue}` lets its jobs start."
 
 
 def _unknown_task(why: Why, now: float, names: Names) -> str:
@@ -134,13 +147,12 @@ def _too_wide(why: Why, now: float, names: Names) -> str:
 
 
 def _reserved(why: Why, now: float, names: Names) -> str:
-    told = [
-        f"{group.group} (for job {group.reserved_by})" if group.reserved_by else group.group
-        for group in why.groups
-    ]
+    groups = " and ".join(group.group for group in why.groups) or "A group"
+    wide = why.detail or next((g.reserved_by for g in why.groups if g.reserved_by), None)
+    job = f"job {wide}" if wide else "a job"
     return (
-        f"{' and '.join(told) or 'A group'} is reserved for a job that needs more units and has"
-        " waited longer; this job goes after it."
+        f"{groups} is reserved for {job}, which needs more at once and has waited too long for"
+        " it; this job goes after it."
     )
 
 
@@ -165,7 +177,8 @@ def _done(why: Why, now: float, names: Names) -> str:
     job = why.job
     reason = f" ({job.reason})" if job.reason else ""
     ago = f" {age(now - job.finished_at)} ago" if job.finished_at is not None else ""
-    error = f": {job.error.type}: {_first_line(job.error.message)}" if job.error else ""
+    cause = job.error if job.state == "failed" else None
+    error = f": {cause.type}: {_first_line(cause.message)}" if cause else ""
     return f"The job {_ENDED.get(job.state, job.state)}{reason}{ago}{error}."
 
 
@@ -190,7 +203,7 @@ _SENTENCES: dict[str, Callable[[Why, float, Names], str]] = {
     "done": _done,
 }
 
-_DETAIL_TOLD = frozenset(("done",))
+_DETAIL_TOLD = frozenset(("done", "queue-paused", "reserved", "unrouted"))
 
 
 # --- parts of sentences -----------------------------------------------------------------

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PAGE = 500
 COUNTED = 1_000_000
 BAR_FROM = 100
+SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,9 @@ class Action:
 
 @dataclass(slots=True)
 class Outcome:
-    changed: list[str]
+    changed: list[JobRecord]
+    unchanged: list[JobRecord]
+    """They had ended before."""
     refused: list[tuple[str, HeadgateError]]
 
 
@@ -66,7 +69,7 @@ def _preview(frame: Frame, store: Store, action: Action, filter: JobFilter, yes:
     count = store.count(filter, COUNTED)
     if not count:
         return []
-    jobs = f"{count:,} job{'' if count == 1 else 's'}"
+    jobs = f"{'at least ' if count >= COUNTED else ''}{_jobs(count)}"
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError(
@@ -86,16 +89,18 @@ def _pages(store: Store, filter: JobFilter) -> Iterator[str]:
 
 
 def _each(frame: Frame, store: Store, action: Action, ids: list[str]) -> Outcome:
-    outcome = Outcome([], [])
+    outcome = Outcome([], [], [])
+    began = store.now()
     for id in _with_bar(frame, ids, action):
         try:
-            action.run(store, id)
+            after = action.run(store, id)
         except (StoreBusy, StoreUnavailable):
             raise
         except HeadgateError as error:
             outcome.refused.append((id, error))
         else:
-            outcome.changed.append(id)
+            ended_before = after.done and (after.finished_at or began) < began
+            (outcome.unchanged if ended_before else outcome.changed).append(after)
     return outcome
 
 
@@ -112,14 +117,26 @@ def _tell(frame: Frame, action: Action, outcome: Outcome) -> None:
     if frame.as_json:
         frame.print_json(
             {
-                "changed": outcome.changed,
+                "changed": [{"id": job.id, "state": job.state} for job in outcome.changed],
+                "unchanged": [{"id": job.id, "state": job.state} for job in outcome.unchanged],
                 "refused": [{"id": id, "error": str(error)} for id, error in outcome.refused],
             }
         )
         return
-    for _, error in outcome.refused[:20]:
+    for _, error in outcome.refused[:SHOWN]:
         click.echo(f"headgate: {error}", err=True)
-    if len(outcome.refused) > 20:
-        click.echo(f"headgate: … and {len(outcome.refused) - 20:,} more were refused", err=True)
-    count = len(outcome.changed)
-    click.echo(f"{count:,} job{'' if count == 1 else 's'} {action.done}")
+    if len(outcome.refused) > SHOWN:
+        more = len(outcome.refused) - SHOWN
+        click.echo(f"headgate: … and {more:,} more were refused", err=True)
+    told = [job for job in outcome.changed if job.cancel_requested and not job.done]
+    count = len(outcome.changed) - len(told)
+    if count or not (told or outcome.unchanged):
+        click.echo(f"{_jobs(count)} {action.done}")
+    if told:
+        click.echo(f"{_jobs(len(told))} running: told to stop")
+    if outcome.unchanged:
+        click.echo(f"{_jobs(len(outcome.unchanged))} had ended before")
+
+
+def _jobs(count: int) -> str:
+    return f"{count:,} job{'' if count == 1 else 's'}"

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from headgate.cli.exits import OK, TROUBLE
 from headgate.cli.frame import Frame, Verb, pass_frame
 
 
@@ -19,9 +20,10 @@ def demo(frame: Frame) -> None:
     """
     from headgate.demo.run import run
 
-    report = run(live=frame.terminal, quiet=frame.as_json)
+    verdict = run(live=frame.terminal, quiet=frame.as_json)
     if frame.as_json:
-        frame.print_json(report.data())
+        frame.print_json(verdict.data())
     else:
-        click.echo(report.line())
-    sys.exit(0 if report.ok else 1)
+        click.echo(verdict.words())
+        click.echo(verdict.line())
+    sys.exit(OK if verdict.ok else TROUBLE)

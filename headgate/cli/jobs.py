@@ -138,7 +138,7 @@ def why_job(frame: Frame, id: str) -> None:
     store = frame.store()
     why = store.why(id)
     names = {worker.id: worker.name for worker in store.workers()}
-    text = explain(why, now=store.now(), names=names)
+    text = explain(why, now=store.now(), names=names, attempts=store.attempts(id))
     if not frame.as_json:
         click.echo(text)
         return

@@ -1,0 +1,1 @@
+"""`headgate demo`: limits hold while three tenants press and a worker is killed."""

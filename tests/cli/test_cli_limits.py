@@ -1,0 +1,125 @@
+"""`headgate concurrency`, `queues`, `workers` and `doctor` on a real store."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from conftest import Command
+from hands import Hands, job, publish
+
+from headgate.stores.protocol import Store
+
+
+def test_status(headgate: Command, store: Store) -> None:
+    publish(store, tenant=2, gpu=None)
+    store.submit([job("mail", "tenant/acme") for _ in range(3)])
+    claimed = Hands(store, "mail").claim()
+    listed = headgate("concurrency", "status")
+    assert listed.code == 0
+    acme = next(line for line in listed.out.splitlines() if line.startswith("tenant/acme"))
+    assert acme.split()[1:4] == ["2", "2", "100%"]
+    assert "full" in acme
+    groups = {g["group"]: g for g in headgate("concurrency", "status", "--json").json["groups"]}
+    assert (groups["tenant/acme"]["limit"], groups["tenant/acme"]["active"]) == (2, 2)
+    one = headgate("concurrency", "status", "tenant/acme", "--json").json
+    assert {slot["task_id"] for slot in one["slots"]} == {c.job for c in claimed}
+    shown = headgate("concurrency", "status", "tenant/acme").out
+    assert "web-1" in shown
+    assert claimed[0].job in shown
+
+
+def test_status_of_nothing(headgate: Command, store: Store) -> None:
+    assert headgate("concurrency", "status").code == 0
+    nothing = headgate("concurrency", "status", "nothing")
+    assert nothing.code == 3
+    assert "nothing declares a limit" in nothing.err
+    assert headgate("concurrency", "status", "nothing", "--json").code == 3
+
+
+def test_set_reset_pause_resume(headgate: Command, store: Store) -> None:
+    publish(store, gpu=4)
+    steps = [
+        (["set", "gpu", "--limit", "2", "--reason", "hot"], (2, "override", False)),
+        (["set", "gpu", "--limit", "none", "--reason", "cool"], (None, "override", False)),
+        (["set", "gpu", "--limit", "0", "--reason", "stop"], (0, "override", False)),
+        (["pause", "gpu"], (0, "override", True)),
+        (["reset", "gpu"], (4, "code", True)),
+        (["resume", "gpu"], (4, "code", False)),
+    ]
+    for words, expected in steps:
+        after = headgate("concurrency", *words, "--json")
+        assert after.code == 0, after
+        record = store.values(["gpu"])["gpu"]
+        assert (record.value, record.source, record.paused) == expected
+        assert (after.json["limit"], after.json["source"], after.json["paused"]) == expected
+    told = headgate("concurrency", "set", "gpu", "--limit", "3", "--reason", "x")
+    assert told.out == "gpu: limit 3 (override), 0 held\n"
+
+
+def test_a_key_can_have_a_limit_of_its_own(headgate: Command, store: Store) -> None:
+    publish(store, tenant=2)
+    headgate("concurrency", "set", "tenant/acme", "--limit", "9", "--reason", "big")
+    values = store.values(["tenant/acme", "tenant/other"])
+    assert [values[g].value for g in ("tenant/acme", "tenant/other")] == [9, 2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["set", "gpu", "--limit", "-1", "--reason", "x"],
+        ["set", "gpu", "--limit", "many", "--reason", "x"],
+        ["set", "gpu", "--limit", "1.5", "--reason", "x"],
+        ["set", "gpu", "--limit", "³", "--reason", "x"],
+        ["set", "gpu", "--limit", "9" * 30, "--reason", "x"],
+        ["set", "gpu", "--limit", "3"],
+        ["set", "", "--limit", "3", "--reason", "x"],
+        ["set", "a\nb", "--limit", "3", "--reason", "x"],
+        ["release", "gpu", "1"],
+        ["release", "gpu", "one", "--force"],
+    ],
+)
+def test_bad_input(headgate: Command, store: Store, words: list[str]) -> None:
+    answer = headgate("concurrency", *words)
+    assert answer.code == 2, answer
+    assert answer.err
+
+
+def test_release_by_force(headgate: Command, store: Store) -> None:
+    publish(store, gpu=1)
+    store.submit([job("mail", "gpu")])
+    Hands(store, "mail").claim()
+    slot = headgate("concurrency", "status", "gpu", "--json").json["slots"][0]["slot_id"]
+    refused = headgate("concurrency", "release", "gpu", str(slot))
+    assert refused.code == 2
+    assert "--force" in refused.err
+    freed = headgate("concurrency", "release", "gpu", str(slot), "--force", "--json")
+    assert freed.json == {"group": "gpu", "slot_id": slot, "released": True}
+    assert store.values(["gpu"])["gpu"].held == 0
+    assert headgate("concurrency", "release", "gpu", str(slot), "--force").code == 3
+
+
+def test_queues(headgate: Command, store: Store) -> None:
+    publish(store)
+    store.submit([job("mail", queue="slow") for _ in range(2)])
+    assert headgate("queues", "pause", "slow", "--reason", "backup").code == 0
+    (slow,) = headgate("queues", "ls", "--json").json["queues"]
+    assert (slow["queue"], slow["paused"], slow["waiting"]) == ("slow", True, 2)
+    assert "paused by" in headgate("queues", "ls").out
+    assert Hands(store, "mail").claim() == []
+    assert headgate("queues", "resume", "slow").out == "queue slow is open\n"
+    assert headgate("queues", "pause", "a\x00b").code == 2
+
+
+def test_workers(headgate: Command, store: Store) -> None:
+    assert headgate("workers", "ls").out == ""
+    Hands(store, "mail", name="web-7")
+    (worker,) = headgate("workers", "ls", "--json").json["workers"]
+    assert (worker["name"], worker["state"], worker["pid"]) == ("web-7", "alive", os.getpid())
+    assert str(os.getpid()) in headgate("workers", "ls").out
+
+
+def test_doctor_is_content(headgate: Command, store: Store) -> None:
+    answer = headgate("doctor")
+    assert (answer.code, answer.out.splitlines()[-1]) == (0, "no trouble found")
+    assert headgate("doctor", "--json").json["ok"] is True
