@@ -40,13 +40,13 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask for SIGKILL when the parent ends; end now if it has ended already.
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Ask for a signal when the parent ends; end now if it has ended already.
 
     The kernel watches the *thread* that started this process, so parents start their
     children from a thread that lives as long as they do.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, number)
     # The parent may have died between our start and the line above; then no signal ever
     # comes. By now we would have been given to another parent, so the pid tells.
     if os.getppid() != parent:
@@ -89,7 +89,10 @@ def processes() -> list[Process]:
 
 
 def below(root: int, spare: Iterable[int] = ()) -> list[Process]:
-    """The descendants of `root`, without the processes in `spare` and what is below those."""
+    """The descendants of `root`, without the processes in `spare` and what is below those.
+
+    Zombies are among them: the first thread of a process may be one while its others run.
+    """
     spared = frozenset(spare)
     children: dict[int, list[Process]] = {}
     for process in processes():
@@ -137,36 +140,43 @@ def reap() -> list[tuple[int, int]]:
         ended.append((pid, os.waitstatus_to_exitcode(status)))
 
 
+def kill_once(found: Iterable[Process]) -> bool:
+    """SIGKILL each of these; False when one of them may not be killed by us."""
+    allowed = True
+    for process in found:
+        try:
+            kill(process)
+        except PermissionError:
+            # Somebody else's rights (setuid). It may use what our slots stand for, so they
+            # stay held until it ends by itself.
+            allowed = False
+    return allowed
+
+
 def kill_until_none(
-    find: Callable[[], Sequence[Process]], on_exit: Callable[[int, int], None]
-) -> int:
-    """SIGKILL what `find` finds, and reap, until it finds nothing; how many there were.
+    find: Callable[[], Sequence[Process]],
+    on_exit: Callable[[int, int], None] | None = None,
+) -> None:
+    """SIGKILL what `find` finds, until it finds nothing.
 
     A process may fork between the scan and its death; its child is found by the next scan.
-    Zombies count until they are reaped: the first thread of a process may be one while its
-    other threads still run.
+    With `on_exit` every child of ours that ended is reaped and told to it; that is for
+    processes which start children only through this module.
     """
-    killed: set[tuple[int, int]] = set()
     pause = 0.001
-    refused = False
+    told = False
     while True:
-        for pid, code in reap():
-            on_exit(pid, code)
+        if on_exit is not None:
+            for pid, code in reap():
+                on_exit(pid, code)
         found = find()
         if not found:
-            return len(killed)
-        for process in found:
-            killed.add((process.pid, process.started))
-            try:
-                kill(process)
-            except PermissionError:
-                # Somebody else's rights (setuid). It may hold what our slots stand for, so
-                # they stay held until it ends by itself.
-                if not refused:
-                    log.exception("process %d may not be killed: waiting for it", process.pid)
-                    refused = True
+            return
+        if not kill_once(found) and not told:
+            log.error("a process may not be killed: waiting until it ends by itself")
+            told = True
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.2 if refused else 0.02)
+        pause = min(pause * 1.5, 0.2 if told else 0.02)
 
 
 def environment(pid: int) -> Mapping[str, str]:

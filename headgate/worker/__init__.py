@@ -1,7 +1,8 @@
-"""Run: the processes that claim jobs, run them, and leave nothing behind."""
+"""Run: the processes that claim jobs, run them, and leave nothing behind.
 
-from __future__ import annotations
-
-from headgate.worker.options import WorkerOptions
-
-__all__ = ["WorkerOptions"]
+guard     the process the user started; outlives all others, needs no store
+  keeper    starts worker processes, reports their deaths, sees that they stop in time
+    process   one event loop: claimer, runner, sweeper, pruner, pulse
+      warden    one per isolated task at a time; cleans up behind it
+        ward      runs the code of the isolated task
+"""

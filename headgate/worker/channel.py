@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,6 +67,15 @@ class Channel:
             taken, self._fds = self._fds[:count], self._fds[count:]
             messages.append((message, taken))
         return messages
+
+    def first(self) -> Message:
+        """Wait for the first message; ends this process when the other end is gone."""
+        while True:
+            messages = self.receive()
+            if messages is None:
+                sys.exit(1)
+            if messages:
+                return messages[0][0]
 
     def close(self) -> None:
         self.sock.close()

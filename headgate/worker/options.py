@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from headgate.errors import ConfigError
 
@@ -54,6 +55,16 @@ class WorkerOptions:
                 raise ConfigError("--queues names no queue, or an empty one: give a,b or leave it")
             return replace(self, queues=queues)
         return self
+
+    def to_message(self) -> dict[str, Any]:
+        """For another process, as JSON can carry it."""
+        return asdict(self)
+
+    @staticmethod
+    def from_message(message: dict[str, Any]) -> WorkerOptions:
+        options = WorkerOptions(**message)
+        # JSON knows lists only.
+        return options if options.queues is None else replace(options, queues=(*options.queues,))
 
 
 def at_least_one(flag: str, value: object) -> None:

@@ -1,0 +1,118 @@
+"""One attempt as the worker holds it, and the port through which its code reaches it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from headgate.context import Context
+from headgate.errors import Cancel, StaleAttempt
+from headgate.jobs import Claimed, NewJob, Progress
+from headgate.stores.protocol import Store
+from headgate.tasks import Task
+from headgate.worker.outcome import Allowance, Stop
+
+_RETAKE_POLL = 1.0
+
+
+class Desk(Protocol):
+    """What an attempt tells the worker's loop; any thread may call."""
+
+    store: Store
+
+    def note_progress(self, progress: Progress) -> None: ...
+    def note_released(self, change: int) -> None: ...
+
+
+class Attempt:
+    """A claimed job from its grant to its finish."""
+
+    def __init__(self, claimed: Claimed, task: Task[..., Any], desk: Desk) -> None:
+        self.claimed = claimed
+        self.token = claimed.token
+        self.task = task
+        self.timeout = task.timeout
+        self.deadline: float | None = None
+        """By CLOCK_BOOTTIME, for the keeper; None without a time-out."""
+        self.stop: Stop | None = None
+        self.stopped = threading.Event()
+        self.followups: list[NewJob] = []
+        self.halt: Callable[[Stop], None] = lambda _: None
+        """How its code is stopped: set by whoever runs it."""
+        self.port = Port(self, desk)
+        self.ctx = Context.of(claimed, self.port)
+
+    def ask_to_stop(self, stop: Stop) -> bool:
+        """The first reason counts; only losing the attempt to somebody else overrides it."""
+        if self.stop is not None and (stop.kind != "stale" or self.stop.kind == "stale"):
+            return False
+        self.stop = stop
+        self.stopped.set()
+        self.halt(stop)
+        return True
+
+    def allowance(self) -> Allowance:
+        return Allowance(self.claimed.errors, self.task.retries, self._plain_delay)
+
+    def _plain_delay(self) -> float:
+        try:
+            return self.task.retry_delay_for(self.claimed.errors + 1, TimeoutError())
+        except Exception:
+            return 1.0  # a user's callable that only knows its own errors
+
+
+class Port:
+    """The `AttemptPort` of code in this process: the loop's coroutines and threads."""
+
+    def __init__(self, attempt: Attempt, desk: Desk) -> None:
+        self._attempt = attempt
+        self._desk = desk
+
+    def progress(self, fraction: float, text: str) -> None:
+        self._desk.note_progress(Progress(self._attempt.token, fraction, text))
+
+    def extend(self, seconds: float) -> None:
+        if not self._desk.store.extend(self._attempt.token, seconds):
+            raise self._stale()
+
+    def release(self) -> None:
+        if not self._desk.store.release_groups(self._attempt.token):
+            raise self._stale()
+        self._desk.note_released(+1)
+
+    def retake(self, timeout: float | None) -> bool:
+        """Wait for the same groups. The bell is opened before the first try: a slot given
+        back between a failed try and the wait would otherwise ring unheard."""
+        attempt, store = self._attempt, self._desk.store
+        deadline = None if timeout is None else time.monotonic() + timeout
+        bell = store.bell("work")
+        try:
+            while not store.retake_groups(attempt.token):
+                if attempt.stop is not None:
+                    raise Cancel(attempt.stop.reason)
+                left = _RETAKE_POLL if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                # A cancel does not always ring: the poll bounds how late it is seen.
+                bell.wait(min(left, _RETAKE_POLL))
+        finally:
+            bell.close()
+            self._desk.note_released(-1)
+        return True
+
+    def followup(self, job: NewJob) -> None:
+        self._attempt.followups.append(job)
+
+    def is_cancelled(self) -> bool:
+        return self._attempt.stop is not None
+
+    def cancel_reason(self) -> str:
+        return self._attempt.stop.reason if self._attempt.stop is not None else ""
+
+    def _stale(self) -> StaleAttempt:
+        return StaleAttempt(
+            f"attempt {self._attempt.token} of job {self._attempt.claimed.job} is no longer the"
+            " running one: nothing was changed"
+        )

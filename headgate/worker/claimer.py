@@ -1,0 +1,263 @@
+"""The claimer: one round trip after the other, each telling what ended and asking for more.
+
+It wakes when the bell rings, when an attempt has ended, when something falls due, and once
+a second in any case. What has ended travels with the next claim; while one round trip is
+under way the next one's load gathers by itself, so busy workers send few large ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from headgate.app import App
+from headgate.claim import ClaimState
+from headgate.errors import StoreError
+from headgate.jobs import Failure, Finish, Progress
+from headgate.stores.protocol import Claim, Exchange, Exchanged, Store
+from headgate.worker.ear import Ear
+from headgate.worker.queues import Queues
+from headgate.worker.router import Router
+from headgate.worker.runner import Runner
+
+log = logging.getLogger("headgate.worker")
+
+SAFETY_POLL = 1.0
+_POLL_WITHOUT_BELL = 0.05
+_QUIET = 0.1
+"""Seconds between two round trips that a bell asks for while there is no room anyway."""
+_LONGEST_GAP = 0.02
+_LONGEST_BACKOFF = 2.0
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What the store has to hear. Kept until it has accepted it."""
+
+    finishes: dict[int, Finish] = field(default_factory=dict[int, Finish])
+    progress: dict[int, Progress] = field(default_factory=dict[int, Progress])
+
+    def sent(self, finishes: dict[int, Finish], progress: dict[int, Progress]) -> None:
+        for token in finishes:
+            del self.finishes[token]
+        for token, said in progress.items():
+            if self.progress.get(token) is said:
+                del self.progress[token]
+
+
+class Claimer:
+    """Lives in the event loop; the store is called in one thread of its own."""
+
+    def __init__(
+        self,
+        app: App,
+        worker: str,
+        *,
+        concurrency: int,
+        queues: Queues,
+        router: Router,
+        max_jobs: int | None = None,
+    ) -> None:
+        self._app = app
+        self.store: Store = app.store
+        self._worker = worker
+        self._concurrency = concurrency
+        self._queues = queues
+        self._router = router
+        self._left = max_jobs
+        """How many more jobs this process may start; None: no bound."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-store")
+        self._tasks = frozenset(app.tasks)
+        self._state = ClaimState()
+        self._wake = asyncio.Event()
+        self._rang = False
+        self._progress_due: asyncio.TimerHandle | None = None
+        self._released = 0
+        self._last = 0.0
+        self._empty = 0
+        self._failures = 0
+        self.runner: Runner | None = None
+        self.outbox = Outbox()
+        self.accepting = True
+        """False: nothing new is claimed, and what comes in is given back."""
+        self.closing = False
+        """True: the loop ends as soon as there is nothing left to tell."""
+        self.dead = False
+        """The store has given this worker's slots away."""
+        self.idle = False
+        """The last claim found nothing, and nothing runs here."""
+        self.on_idle: Callable[[], None] = lambda: None
+        self.on_dead: Callable[[], None] = lambda: None
+
+    @property
+    def spent(self) -> bool:
+        """It has started as many jobs as it may."""
+        return self._left == 0
+
+    # --- the desk of the attempts -------------------------------------------------------------
+
+    def note_end(self, token: int, finish: Finish | None) -> None:
+        self.outbox.progress.pop(token, None)
+        if finish is not None:
+            self.outbox.finishes[token] = finish
+        self._wake.set()
+
+    def note_progress(self, progress: Progress) -> None:
+        """From any thread: it travels with the next round trip, at most some 10 a second."""
+        self._loop.call_soon_threadsafe(self._note_progress, progress)
+
+    def _note_progress(self, progress: Progress) -> None:
+        if self.runner is None or progress.token not in self.runner.attempts:
+            return
+        self.outbox.progress[progress.token] = progress
+        if self._progress_due is None:
+            self._progress_due = self._loop.call_later(_QUIET, self._send_progress)
+
+    def _send_progress(self) -> None:
+        self._progress_due = None
+        self._wake.set()
+
+    def note_released(self, change: int) -> None:
+        """From any thread. Code that waits in `ctx.released()` lends its room to others:
+        the job it waits for may have to run right here."""
+        self._loop.call_soon_threadsafe(self._note_released, change)
+
+    def _note_released(self, change: int) -> None:
+        self._released += change
+        self._wake.set()
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Never cancelled: a round trip under way may be bringing jobs that are ours then."""
+        ear = Ear(self.store.bell("work"), self._heard)
+        try:
+            wait = 0.0
+            while not (self.closing and not self.outbox.finishes):
+                await self._sleep(wait if ear.hears else min(wait, _POLL_WITHOUT_BELL))
+                wait = await self._round_trip()
+        finally:
+            ear.close()
+            self._thread.shutdown(wait=False)
+
+    def _heard(self) -> None:
+        self._rang = True
+        self._wake.set()
+
+    async def _sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            timer = self._loop.call_later(seconds, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+        else:
+            await asyncio.sleep(0)
+        if self._rang and not self.outbox.finishes:
+            # Woken only by the bell. Others' finishes ring it too, so when claims keep coming
+            # back empty, look a little less often; after a silence, look at once.
+            gap = _QUIET if self._room() <= 0 else min(0.001 * 2**self._empty, _LONGEST_GAP)
+            if not self._empty and self._room() > 0:
+                gap = 0.0
+            late = self._last + gap - self._loop.time()
+            if late > 0:
+                await asyncio.sleep(late)
+        self._rang = False
+        self._wake.clear()
+
+    def _room(self) -> int:
+        if not self.accepting or self.runner is None:
+            return 0
+        room = self._concurrency - self.runner.running + self._released
+        return room if self._left is None else min(room, self._left)
+
+    def _claim(self) -> Claim | None:
+        room = self._room()
+        if room <= 0 or self.runner is None:
+            return None
+        return Claim(
+            room=room,
+            tasks=self._tasks,
+            state=self._state,
+            queues=self._queues.shares(room, self.runner.by_queue()),
+            weights=self._app.weights,
+            running=self.runner.by_turn(),
+            ageing=self._app.ageing,
+        )
+
+    async def _round_trip(self) -> float:
+        """Tell, ask, and act on the answer; how long to sleep then."""
+        claim = self._claim()
+        finishes, progress = dict(self.outbox.finishes), dict(self.outbox.progress)
+        exchange = Exchange(self._worker, tuple(finishes.values()), tuple(progress.values()), claim)
+        try:
+            answer = await self._loop.run_in_executor(self._thread, self.store.exchange, exchange)
+        except StoreError as error:
+            return self._refused(error)
+        except Exception as error:
+            log.exception("a round trip to the store failed")
+            await self._isolate(finishes)
+            return self._refused(error)
+        finally:
+            self._last = self._loop.time()
+        self._failures = 0
+        self.outbox.sent(finishes, progress)
+        return await self._act(answer, claim)
+
+    async def _act(self, answer: Exchanged, claim: Claim | None) -> float:
+        assert self.runner is not None
+        if answer.dead and not self.dead:
+            log.error("this worker was declared dead: its slots are not its own any more")
+            self.dead = True
+            self.on_dead()
+        for token in answer.stale:
+            self.runner.stop(token, "stale", "the attempt is no longer the running one")
+        for token, reason in answer.cancels:
+            self.runner.stop(token, "cancel", reason)
+        for claimed in answer.claimed:
+            if self._left is not None:
+                self._left -= 1
+            if self.accepting:
+                self.runner.start(claimed)
+            else:
+                # The order to stop came while this claim was under way.
+                self.note_end(claimed.token, Finish(claimed.token, "returned", "shutdown"))
+        if answer.unrouted and await self._router.route():
+            return 0.0
+        self._empty = 0 if answer.claimed else min(self._empty + 1, 10)
+        self.idle = not answer.claimed and not answer.more and self.runner.running == 0
+        if self.idle or self.spent:
+            self.on_idle()
+        if claim is not None and answer.more:
+            return 0.0
+        return SAFETY_POLL if answer.wake_in is None else min(SAFETY_POLL, answer.wake_in + 0.001)
+
+    def _refused(self, error: Exception) -> float:
+        """The store changed nothing: keep everything, and ask again a little later."""
+        self._failures += 1
+        pause = min(0.05 * 2 ** (self._failures - 1), _LONGEST_BACKOFF)
+        if self._failures in (1, 5) or self._failures % 30 == 0:
+            log.warning("the store refused a round trip (%s); trying again", error)
+        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret
+
+    async def _isolate(self, finishes: dict[int, Finish]) -> None:
+        """Something in this batch cannot be stored at all. Send each finish alone; the one
+        that fails again is told as a failure, so that it cannot hold up the others."""
+        for token, finish in finishes.items():
+            exchange = Exchange(self._worker, (finish,))
+            try:
+                await self._loop.run_in_executor(self._thread, self.store.exchange, exchange)
+            except StoreError:
+                return
+            except Exception as error:
+                text = f"its end ({finish.outcome}) cannot be stored: {type(error).__name__}"
+                failure = Failure("HeadgateError", text)
+                self.outbox.finishes[token] = Finish(token, "failed", "result", error=failure)
+            else:
+                del self.outbox.finishes[token]

@@ -1,0 +1,461 @@
+"""The keeper: starts worker processes, reports their deaths, and sees that they stop in time.
+
+It runs no user code, so nothing a job does can make it late. Calls to the store run in a
+thread (`Clerk`), renewals in another (`Renewer`): the loop here only decides and kills.
+
+Started as `python -m headgate.worker.keeper CHANNEL BOARD PARENT` by the guard.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from headgate import kernel
+from headgate.clock import Clock
+from headgate.errors import HeadgateError, StoreError
+from headgate.stores import open_store
+from headgate.stores.protocol import NewWorker, Registration, Store
+from headgate.worker import burst
+from headgate.worker.board import Board
+from headgate.worker.channel import Channel
+from headgate.worker.clerk import Clerk
+from headgate.worker.lease import Lease, Renewer, stage
+from headgate.worker.logs import set_up_logging
+from headgate.worker.options import WorkerOptions
+from headgate.worker.place import Place
+
+log = logging.getLogger("headgate.worker")
+
+WORKER_MARK = "HEADGATE_WORKER"
+"""Set in the environment of each worker process: tells whose orphan an orphan is."""
+
+EXIT_USAGE = 2
+EXIT_STORE = 4
+
+_TICK = 1.0
+_CLEANING_TICK = 0.01
+_KILL_MARGIN = 5.0
+"""Seconds beyond its own time-outs that a worker process gets before it is killed."""
+_SECOND_STOP = 2.0
+_FAREWELL = 5.0
+"""Seconds for a last word to the store when the guard is gone."""
+
+
+class Keeper:
+    """All places for worker processes, and the loop that watches them."""
+
+    def __init__(self, guard: Channel, board: Board, options: WorkerOptions) -> None:
+        self._guard = guard
+        self._board = board
+        self._options = options
+        self._clock = Clock()
+        self._clerk = Clerk()
+        self._places = [Place(index) for index in range(options.processes)]
+        self._store: Store | None = None
+        self._renewer: Renewer | None = None
+        self._started_once = False
+        self._stops = 0
+        self._orphaned = False
+        self._code = 0
+        self._known: tuple[frozenset[str], tuple[str, ...] | None] = (frozenset(), None)
+
+    # --- the loop ------------------------------------------------------------------------
+
+    def run(self) -> int:
+        kernel.adopt_orphans()
+        signals = kernel.Signals((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
+        with selectors.DefaultSelector() as selector:
+            self._selector = selector
+            for source in (self._guard, self._clerk, signals):
+                selector.register(source, selectors.EVENT_READ, source)
+            while not self._finished():
+                for key, _ in selector.select(self._sleep()):
+                    if key.data is self._guard:
+                        self._on_guard()
+                    elif key.data is self._clerk:
+                        self._clerk.take()
+                    elif key.data is signals:
+                        self._on_signals(signals.take())
+                    else:
+                        self._on_worker(key.data)
+                if self._orphaned:
+                    return self._fall()
+                self._look_after()
+        self._say_goodbye()
+        return 0
+
+    def _finished(self) -> bool:
+        ended = all(place.stage == "empty" for place in self._places)
+        waiting = any(place.start_at is not None for place in self._places) and not self._stops
+        return ended and not waiting and not self._clerk.busy
+
+    def _sleep(self) -> float:
+        if any(place.stage == "cleaning" and place.code is not None for place in self._places):
+            return _CLEANING_TICK
+        now = self._clock.boot()
+        times = [
+            when
+            for place in self._places
+            for when in (place.start_at, place.kill_at)
+            if when is not None
+        ]
+        return max(0.0, min(_TICK, min(times, default=now + _TICK) - now))
+
+    def _look_after(self) -> None:
+        for pid, code in kernel.reap():
+            self._on_exit(pid, code)
+        now = self._clock.boot()
+        for place in self._places:
+            if place.stage == "empty":
+                if place.start_at is not None and now >= place.start_at and not self._stops:
+                    self._start(place)
+            elif place.stage == "cleaning":
+                self._clean(place)
+            else:
+                self._check_lease(place, now)
+                self._check_pulse(place, now)
+                if place.kill_at is not None and now >= place.kill_at:
+                    self._kill(place, "it did not stop in time")
+
+    # --- starting a worker process ---------------------------------------------------------
+
+    def _start(self, place: Place) -> None:
+        worker = place.new_worker()
+        channel, theirs = Channel.pair()
+        self._board.clear(place.index)
+        with theirs:
+            arguments = [theirs.fileno(), self._board.fd, place.index, os.getpid()]
+            pid = kernel.spawn(
+                [sys.executable, "-m", "headgate.worker.process", *map(str, arguments)],
+                fds=(theirs.fileno(), self._board.fd),
+                env={**os.environ, WORKER_MARK: worker},
+            )
+        place.begin(pid, channel, self._clock.boot(), self._options.stall_timeout or 30.0)
+        self._selector.register(channel, selectors.EVENT_READ, place)
+        channel.send({"options": self._options.to_message()})
+
+    def _on_worker(self, place: Place) -> None:
+        assert place.channel is not None
+        messages = place.channel.receive()
+        if messages is None:
+            # Its end is closed: it has died, or is about to. The exit itself comes by SIGCHLD.
+            self._selector.unregister(place.channel)
+            return
+        for message, _ in messages:
+            if "hello" in message:
+                self._register(place, message["hello"])
+            elif "refused" in message:
+                place.bye = "refused"
+                self._refused(message["refused"], message["code"])
+            elif "bye" in message:
+                place.bye = message["bye"]
+
+    def _refused(self, why: str, code: int) -> None:
+        """A worker process could not start at all. At the first start that is the user's
+        mistake to see at once; later it may pass (a file being replaced): keep trying."""
+        if self._started_once:
+            log.error("a worker process could not start: %s", why)
+            return
+        if not self._code:
+            self._guard.send({"say": f"headgate worker: {why}"})
+        self._code = code
+        self._stop(self._stops or 1)
+
+    def _register(self, place: Place, hello: dict[str, Any]) -> None:
+        worker = NewWorker(
+            id=place.worker,
+            name=hello["name"],
+            keeper=f"{socket.gethostname()}:{os.getpid()}",
+            host=socket.gethostname(),
+            pid=place.pid,
+            queues=tuple(hello["queues"]),
+            tasks=tuple(hello["tasks"]),
+            concurrency=hello["concurrency"],
+            lease=hello["lease"],
+        )
+        place.silent_after = hello["lease"]
+        queues = tuple(hello["queues"]) or None
+        self._known = (frozenset(hello["tasks"]), queues)
+
+        def register() -> tuple[Registration, float]:
+            if self._store is None:
+                self._store = open_store(hello["url"])
+            sent = self._clock.boot()
+            return self._store.register(worker), sent
+
+        self._clerk.ask(register, lambda result: self._registered(place, worker, result))
+
+    def _registered(
+        self, place: Place, worker: NewWorker, result: tuple[Registration, float] | Exception
+    ) -> None:
+        if isinstance(result, Exception):
+            if not isinstance(result, HeadgateError):
+                raise result
+            self._refused(str(result), EXIT_STORE)
+            if place.worker == worker.id:
+                self._kill(place, "it could not be registered")
+            return
+        registration, sent = result
+        if place.worker != worker.id or place.stage == "cleaning":
+            # It died while the store was writing its row: nobody will use it.
+            self._bury(worker.id, registration.fds, "died while starting", lambda: None)
+            return
+        place.registered = True
+        place.fds = registration.fds
+        assert self._store is not None
+        if self._store.capabilities.leases:
+            place.lease = Lease(worker.id, worker.lease, sent)
+            self._board.lease(place.index, worker.lease, sent)
+            self._renew(place.lease)
+        # The worker may claim only after the guard holds its files too: were we both killed
+        # before that, its slots would be free while children of its jobs still run.
+        self._guard.send({"hold": worker.id}, registration.fds)
+
+    def _renew(self, lease: Lease) -> None:
+        assert self._store is not None
+        if self._renewer is None:
+            self._renewer = Renewer(self._store, self._clock, self._renewed)
+            self._renewer.start()
+        self._renewer.add(lease)
+
+    def _renewed(self, lease: Lease) -> None:
+        """In the renewer's thread. A place changes hands only after its lease was removed."""
+        for place in self._places:
+            if place.worker == lease.worker and not lease.dead:
+                self._board.lease(place.index, lease.seconds, lease.sent)
+
+    def _held(self, worker: str) -> None:
+        for place in self._places:
+            if place.worker == worker and place.stage == "starting" and place.channel:
+                place.stage = "running"
+                place.channel.send({"start": worker}, place.fds)
+                self._started_once = True
+                if self._stops:
+                    self._tell_stop(place)
+
+    # --- watching --------------------------------------------------------------------------
+
+    def _check_pulse(self, place: Place, now: float) -> None:
+        if place.stage != "running":
+            return
+        row = self._board.row(place.index)
+        silent = now - max(row.pulse, place.started)
+        if silent > place.silent_after and not place.stalled:
+            place.stalled = True
+            log.warning("worker process %d has been silent for %.0f s", place.pid, silent)
+            self._mark(place, "stalled")
+        elif silent <= place.silent_after and place.stalled:
+            place.stalled = False
+            log.info("worker process %d answers again", place.pid)
+            self._mark(place, "alive")
+        if self._options.stall_timeout is not None and silent > self._options.stall_timeout:
+            self._kill(place, f"it was silent for {silent:.0f} s")
+        elif place.stalled and row.deadline and now > row.deadline:
+            self._kill(place, "it is stalled and one of its jobs is past its time-out")
+
+    def _mark(self, place: Place, state: str) -> None:
+        store, worker = self._store, place.worker
+        assert store is not None
+
+        def told(result: Exception | None) -> None:
+            if result is not None:
+                log.warning("worker %s could not be shown as %s: %s", worker, state, result)
+
+        self._clerk.ask(lambda: store.mark(worker, state), told)
+
+    def _check_lease(self, place: Place, now: float) -> None:
+        lease = place.lease
+        if lease is None or place.stage not in ("starting", "running", "stopping"):
+            return
+        now_at = "kill" if lease.dead else stage(now, lease.sent, lease.seconds)
+        if now_at == "kill":
+            self._kill(place, "its lease was not renewed in time")
+        elif now_at == "stop" and place.told != "stop" and place.channel:
+            place.told = "stop"
+            place.channel.send({"lease": "stop"})
+        elif now_at == "fresh" and place.told == "stop" and place.channel:
+            place.told = "fresh"
+            place.channel.send({"lease": "fresh"})
+
+    def _kill(self, place: Place, why: str) -> None:
+        log.error("killing worker process %d: %s", place.pid, why)
+        place.kill_at = None
+        os.kill(place.pid, signal.SIGKILL)  # our child, not reaped yet: the pid is still its own
+
+    # --- after the end of a worker process ---------------------------------------------------
+
+    def _on_exit(self, pid: int, code: int) -> None:
+        for place in self._places:
+            if place.pid == pid and place.stage != "empty":
+                place.stage = "cleaning"
+                place.code = code
+                if code != 0:
+                    log.error("worker process %d %s", pid, kernel.exit_text(code))
+                self._clean(place)
+
+    def _clean(self, place: Place) -> None:
+        """Kill what a dead worker left behind; when nothing is left, tell the store."""
+        if place.code is None:
+            return
+        for pid, code in kernel.reap():
+            self._on_exit(pid, code)
+        left = self._left_behind()
+        if left:
+            kernel.kill_once(left)
+            return
+        code, place.code = place.code, None
+        self._last_words(place)
+        if place.lease is not None and self._renewer is not None:
+            self._renewer.remove(place.worker)
+        # Row cleared only now: the guard must see the lease as long as anything may run.
+        self._board.clear(place.index)
+        if not place.registered:
+            self._emptied(place, code)
+            return
+        if code == 0:
+            reason = ""
+        elif code == -signal.SIGKILL:
+            reason = "its process was killed"
+        else:
+            reason = f"its process {kernel.exit_text(code)}"
+        self._bury(place.worker, place.fds, reason, lambda: self._emptied(place, code))
+
+    def _last_words(self, place: Place) -> None:
+        """What it still said before it died lies in the channel."""
+        if place.channel is None:
+            return
+        if place.channel.fileno() in self._selector.get_map():
+            self._on_worker(place)
+        if place.channel.fileno() in self._selector.get_map():
+            self._selector.unregister(place.channel)
+        place.channel.close()
+        place.channel = None
+
+    def _left_behind(self) -> list[kernel.Process]:
+        """Orphans that came to us, and all below them.
+
+        The children of living worker processes are not orphans and are never touched. An
+        orphan that carries the mark of a living worker was let go by one of its jobs on
+        purpose (a daemon): it stays until that worker ends.
+        """
+        living = {p.pid for p in self._places if p.stage != "empty" and p.code is None and p.pid}
+        marks = {p.worker for p in self._places if p.pid in living}
+        me = os.getpid()
+        found = kernel.below(me, living)
+        daemons = {
+            process.pid
+            for process in found
+            if process.parent == me and kernel.environment(process.pid).get(WORKER_MARK) in marks
+        }
+        return kernel.below(me, living | daemons) if daemons else found
+
+    def _bury(self, worker: str, fds: Sequence[int], reason: str, then: Any) -> None:
+        store = self._store
+        assert store is not None
+
+        def report() -> None:
+            if reason:
+                store.declare_dead(worker, reason)
+            else:
+                store.unregister(worker)
+
+        def close() -> None:
+            for fd in fds:
+                os.close(fd)
+            self._guard.send({"drop": worker})
+            then()
+
+        self._clerk.insist(f"reporting the end of worker {worker}", report, close)
+
+    def _emptied(self, place: Place, code: int) -> None:
+        refused, retired = place.bye == "refused", place.bye == "retired"
+        place.clear()
+        if self._stops or (refused and not self._started_once):
+            return
+        if code == 0 and retired:
+            place.failures = 0
+            place.start_at = self._clock.boot()
+        elif code == 0 and self._options.burst:
+            place.start_at = None
+        else:
+            place.again(self._clock.boot())
+
+    # --- stopping ----------------------------------------------------------------------------
+
+    def _on_guard(self) -> None:
+        messages = self._guard.receive()
+        if messages is None:
+            self._orphaned = True
+            return
+        for message, _ in messages:
+            if "held" in message:
+                self._held(message["held"])
+            elif "stop" in message:
+                self._stop(message["stop"])
+
+    def _on_signals(self, numbers: bytes) -> None:
+        stops = sum(number in (signal.SIGTERM, signal.SIGINT) for number in numbers)
+        if stops:
+            self._stop(self._stops + stops)
+
+    def _stop(self, times: int) -> None:
+        self._stops = max(self._stops, times)
+        for place in self._places:
+            place.start_at = None
+            if place.stage == "starting" and not place.registered:
+                self._kill(place, "stopping while it starts")
+            elif place.stage in ("running", "stopping"):
+                self._tell_stop(place)
+
+    def _tell_stop(self, place: Place) -> None:
+        assert place.channel is not None
+        place.stage = "stopping"
+        at_once = self._stops > 1
+        timeout = 0.0 if at_once else self._options.shutdown_timeout
+        grace = 0.0 if at_once else self._options.grace
+        margin = _SECOND_STOP if at_once else _KILL_MARGIN
+        place.channel.send({"stop": timeout, "grace": grace})
+        place.kill_at = self._clock.boot() + timeout + grace + margin
+
+    def _say_goodbye(self) -> None:
+        if self._options.burst and self._store is not None and not self._stops:
+            for line in burst.left_over(self._store, *self._known):
+                self._guard.send({"say": line})
+        self._guard.send({"bye": self._code})
+
+    def _fall(self) -> int:
+        """The guard is gone: nobody would clean up after us, so all ends here and now."""
+        log.error("the guard is gone: stopping everything")
+        me = os.getpid()
+        kernel.kill_until_none(lambda: kernel.below(me), lambda _pid, _code: None)
+        deadline = self._clock.boot() + _FAREWELL
+        for place in self._places:
+            if place.registered and self._store is not None and self._clock.boot() < deadline:
+                try:
+                    self._store.declare_dead(place.worker, "its guard was killed")
+                except StoreError as error:
+                    # Its files close with us, and the store sees that by itself.
+                    log.warning("worker %s could not be reported dead: %s", place.worker, error)
+        return 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    channel_fd, board_fd, parent = map(int, arguments)
+    if os.getppid() != parent:
+        return 1  # the guard died before we could watch it
+    channel = Channel.inherited(channel_fd)
+    os.set_inheritable(board_fd, False)
+    options = WorkerOptions.from_message(channel.first()["options"])
+    set_up_logging(options.log_level)
+    return Keeper(channel, Board(board_fd), options).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

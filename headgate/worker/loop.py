@@ -1,0 +1,227 @@
+"""The loop of a worker process: claimer, runner and chores together, from start to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headgate.app import App
+from headgate.errors import StoreError
+from headgate.worker import pruner, sweeper
+from headgate.worker.claimer import Claimer
+from headgate.worker.execute import call_hooks
+from headgate.worker.isolated import Cells
+from headgate.worker.options import DEFAULT_GRACE
+from headgate.worker.pulse import Pulse
+from headgate.worker.queues import Queues
+from headgate.worker.router import Router
+from headgate.worker.runner import Runner
+
+log = logging.getLogger("headgate.worker")
+
+End = Literal["stopped", "burst", "retired", "dead", "stuck"]
+"""`stuck`: code that could not be stopped still runs, so the process has to go with it."""
+
+_BURST_POLL = 0.1
+_AFTER_GRACE = 2.0
+_FOR_EVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one worker process works."""
+
+    worker: str
+    """The id under which it is registered."""
+    name: str
+    concurrency: int
+    queues: tuple[str, ...] | None = None
+    burst: bool = False
+    max_jobs: int | None = None
+    grace: float = DEFAULT_GRACE
+    fds: Sequence[int] = ()
+    """Files whose being open tells the store that this worker lives."""
+    module: str | None = None
+    url: str | None = None
+
+
+class WorkLoop:
+    """Runs jobs until it is told to stop. All methods belong to one event loop."""
+
+    def __init__(self, app: App, plan: Plan, pulse: Pulse | None = None) -> None:
+        self._app = app
+        self._plan = plan
+        self._pulse = pulse
+        self._store = app.store
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-chores")
+        self._queues = Queues(plan.queues, app.config.queues, self._store)
+        self._claimer = Claimer(
+            app,
+            plan.worker,
+            concurrency=plan.concurrency,
+            queues=self._queues,
+            router=Router(self._store, app.tasks),
+            max_jobs=plan.max_jobs,
+        )
+        self._runner = Runner(
+            app,
+            self._claimer,
+            Cells(plan.fds),
+            self._claimer.note_end,
+            grace=plan.grace,
+            module=plan.module,
+            url=plan.url,
+            note_deadline=pulse.note_start if pulse is not None else lambda _: None,
+        )
+        self._claimer.runner = self._runner
+        self._claimer.on_idle = self._idle
+        self._claimer.on_dead = lambda: self._finish("dead", 0.0)
+        self._end: End | None = None
+        self._ending = asyncio.Event()
+        self._stop_at = _FOR_EVER
+        self._grace = plan.grace
+        self._lease_lost = False
+        self._asking: asyncio.Task[None] | None = None
+
+    # --- orders -------------------------------------------------------------------------------
+
+    def stop(self, timeout: float, grace: float | None = None) -> None:
+        """Claim nothing new; wait `timeout` seconds for what runs, then stop it. Called
+        again, the shorter time counts."""
+        if grace is not None and grace < self._grace:
+            self._grace = grace
+            self._runner.hurry(grace)
+        self._finish("stopped", timeout)
+
+    def lease(self, lost: bool) -> None:
+        """The lease could not be renewed in time: stop all that runs, until it could."""
+        self._lease_lost = lost
+        self._claimer.accepting = not lost and self._end is None
+        if lost:
+            self._runner.stop_all("lease", "the lease of the worker could not be renewed")
+        self._claimer.wake()
+
+    def _finish(self, end: End, timeout: float) -> None:
+        if self._end is None or end == "dead":
+            self._end = end
+        self._stop_at = min(self._stop_at, self._loop.time() + timeout)
+        self._claimer.accepting = False
+        self._claimer.wake()
+        self._ending.set()
+
+    # --- from start to stop -------------------------------------------------------------------
+
+    async def run(self) -> End:
+        await asyncio.to_thread(self._store.publish, self._app.publication(self._plan.name))
+        await asyncio.to_thread(self._queues.refresh)
+        await call_hooks(self._app.hooks.worker_start, "on_worker_start")
+        claiming = asyncio.create_task(self._claimer.run(), name="headgate-claimer")
+        chores = [asyncio.create_task(chore) for chore in self._chores()]
+        try:
+            await self._until_told(claiming)
+            stuck = not await self._wind_down()
+            self._claimer.closing = True
+            self._claimer.wake()
+            await claiming
+        finally:
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
+            self._thread.shutdown(wait=False)
+        await call_hooks(self._app.hooks.worker_stop, "on_worker_stop")
+        if stuck:
+            return "stuck"
+        await self._runner.close()
+        assert self._end is not None
+        return self._end
+
+    async def _until_told(self, claiming: asyncio.Task[None]) -> None:
+        told = asyncio.create_task(self._ending.wait())
+        await asyncio.wait([told, claiming], return_when=asyncio.FIRST_COMPLETED)
+        if claiming.done():
+            told.cancel()
+            claiming.result()  # the claimer ends only by an error before it is told to
+
+    async def _wind_down(self) -> bool:
+        """Wait for what runs, then stop it; False when some of it does not stop."""
+        if self._end == "dead":
+            self._runner.stop_all("stale", "the worker was declared dead")
+        while self._runner.running and self._loop.time() < self._stop_at:
+            await self._empty_or(self._stop_at)
+        if self._runner.running:
+            self._runner.stop_all("shutdown", "the worker is stopping")
+        told = self._loop.time()
+        while self._runner.running and self._loop.time() < told + self._grace + _AFTER_GRACE:
+            await self._empty_or(told + self._grace + _AFTER_GRACE)
+        for attempt in self._runner.attempts.values():
+            log.error("job %s (%s) does not stop", attempt.claimed.job, attempt.claimed.task)
+        return not self._runner.running
+
+    async def _empty_or(self, when: float) -> None:
+        """Until nothing runs, the time has come, or another order came in."""
+        self._ending.clear()
+        waits = [
+            asyncio.create_task(self._runner.wait_empty()),
+            asyncio.create_task(self._ending.wait()),
+        ]
+        timeout = None if when == _FOR_EVER else max(0.0, when - self._loop.time())
+        _, left = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        for wait in left:
+            wait.cancel()
+
+    # --- chores -------------------------------------------------------------------------------
+
+    def _chores(self) -> list[Coroutine[Any, Any, None]]:
+        store, retention = self._store, self._app.config.retention
+        chores: list[Coroutine[Any, Any, None]] = [
+            self._every(sweeper.EVERY, "sweeping", lambda: sweeper.sweep(store)),
+            self._every(pruner.EVERY, "pruning", lambda: pruner.prune(store, retention)),
+            self._every(1.0, "listing the queues", self._queues.refresh),
+        ]
+        if self._pulse is not None:
+            chores.append(self._pulse.run(self._state))
+        return chores
+
+    def _state(self) -> tuple[float | None, int]:
+        return self._runner.earliest_deadline(), self._runner.running
+
+    async def _every(self, seconds: float, what: str, call: Callable[[], None]) -> None:
+        while True:
+            # Spread: workers that started together would do it together for ever.
+            await asyncio.sleep(seconds * random.uniform(0.75, 1.25))  # noqa: S311 - no secret
+            try:
+                await self._loop.run_in_executor(self._thread, call)
+            except StoreError as error:
+                log.warning("%s failed (%s); it will be tried again", what, error)
+
+    # --- burst, and the last job of a process -------------------------------------------------
+
+    def _idle(self) -> None:
+        if self._claimer.spent:
+            self._finish("retired", _FOR_EVER)
+        elif self._plan.burst and self._claimer.idle and self._asking is None:
+            self._asking = asyncio.create_task(self._ask_for_rest())
+
+    async def _ask_for_rest(self) -> None:
+        try:
+            rest = await self._loop.run_in_executor(
+                self._thread,
+                self._store.remaining,
+                frozenset(self._app.tasks),
+                self._plan.queues,
+            )
+        except StoreError as error:
+            log.warning("what is left could not be counted (%s)", error)
+            rest = 1
+        self._asking = None
+        if rest == 0 and self._claimer.idle:
+            self._finish("burst", _FOR_EVER)
+        else:
+            # Somebody else may be running the last job, or a retry be due soon.
+            self._loop.call_later(_BURST_POLL, self._claimer.wake)

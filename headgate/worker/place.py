@@ -1,0 +1,77 @@
+"""One place for a worker process under the keeper: who stands there, and how it is doing."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Literal
+
+from headgate.worker.channel import Channel
+from headgate.worker.lease import Lease
+
+Stage = Literal["empty", "starting", "running", "stopping", "cleaning"]
+
+_LIVED_WELL = 10.0
+"""Seconds after which the death of a worker process no longer counts as a failed start."""
+_SLOWEST_RESTART = 10.0
+
+
+@dataclass(slots=True)
+class Place:
+    """The worker process of one place. Each process has a worker id of its own."""
+
+    index: int
+    stage: Stage = "empty"
+    worker: str = ""
+    pid: int = 0
+    channel: Channel | None = None
+    fds: tuple[int, ...] = ()
+    registered: bool = False
+    lease: Lease | None = None
+    told: str = "fresh"
+    """What the worker was last told about its lease."""
+    started: float = 0.0
+    silent_after: float = 30.0
+    stalled: bool = False
+    kill_at: float | None = None
+    code: int | None = None
+    """The exit code, while it is being cleaned up after."""
+    bye: str = ""
+    """Why it ended of its own accord, told by itself."""
+    start_at: float | None = 0.0
+    """When to start the next process here; None: never again."""
+    failures: int = 0
+
+    def begin(self, pid: int, channel: Channel, now: float, silent_after: float) -> None:
+        self.stage = "starting"
+        self.pid = pid
+        self.channel = channel
+        self.started = now
+        self.silent_after = silent_after
+        self.start_at = None
+
+    def new_worker(self) -> str:
+        """An id that was never used and never will be again."""
+        self.worker = uuid.uuid4().hex
+        return self.worker
+
+    def again(self, now: float) -> None:
+        """Plan the next process: at once, or later and later while each dies at once."""
+        if now - self.started > _LIVED_WELL:
+            self.failures = 0
+        self.start_at = now + min(0.05 * 2**self.failures, _SLOWEST_RESTART)
+        self.failures += 1
+
+    def clear(self) -> None:
+        self.stage = "empty"
+        self.worker = ""
+        self.pid = 0
+        self.channel = None
+        self.fds = ()
+        self.registered = False
+        self.lease = None
+        self.told = "fresh"
+        self.stalled = False
+        self.kill_at = None
+        self.code = None
+        self.bye = ""

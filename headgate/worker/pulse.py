@@ -1,0 +1,35 @@
+"""The pulse: an event loop proves that it still turns, by writing the time on the board."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headgate.clock import Clock
+from headgate.worker.board import Board
+
+EVERY = 1.0
+
+
+class Pulse:
+    """Writes one row of the board, and the earliest time-out for the keeper to enforce."""
+
+    def __init__(self, board: Board, place: int, clock: Clock) -> None:
+        self._board = board
+        self._place = place
+        self._clock = clock
+
+    def beat(self, deadline: float | None, running: int) -> None:
+        self._board.work(self._place, deadline or 0.0, running)
+        self._board.pulse(self._place, self._clock.boot())
+
+    def note_start(self, deadline: float) -> None:
+        """At once, not with the next beat: the new attempt may be what stops the loop."""
+        row = self._board.row(self._place)
+        if not row.deadline or deadline < row.deadline:
+            self._board.work(self._place, deadline, row.running + 1)
+
+    async def run(self, state: Callable[[], tuple[float | None, int]]) -> None:
+        while True:
+            self.beat(*state())
+            await asyncio.sleep(EVERY)

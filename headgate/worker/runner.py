@@ -1,0 +1,255 @@
+"""Runs attempts: async ones in the loop, sync ones in threads, isolated ones in processes.
+
+An attempt is over when its code has really ended, not when it was told to: until then it
+keeps its slots, and is shown as overdue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from headgate.app import App
+from headgate.errors import HeadgateError, StoreError
+from headgate.jobs import Claimed, Failure, Finish
+from headgate.worker.attempt import Attempt, Desk
+from headgate.worker.execute import run_async, run_sync
+from headgate.worker.isolated import Cells
+from headgate.worker.outcome import Ending, Stop, StopKind, failure_of, finish, refused
+from headgate.worker.source import source_of
+
+log = logging.getLogger("headgate.worker")
+
+OVERDUE_AFTER = 1.0
+"""Seconds that code may take to end after it was told to, before it is shown as overdue."""
+_MOST_THREADS = 10_000
+
+Ended = Callable[[int, Finish | None], None]
+
+
+class Runner:
+    """All attempts that run in this process. Lives in one event loop."""
+
+    def __init__(
+        self,
+        app: App,
+        desk: Desk,
+        cells: Cells,
+        ended: Ended,
+        *,
+        grace: float,
+        module: str | None = None,
+        url: str | None = None,
+        note_deadline: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self._app = app
+        self._desk = desk
+        self._cells = cells
+        self._ended = ended
+        self.grace = grace
+        self._module = module
+        self._url = url
+        self._note_deadline = note_deadline
+        # Threads are made on need and the claimer keeps their number at the concurrency. The
+        # pool itself does not: code inside `ctx.released()` waits in its thread for other
+        # jobs, which then need threads beside it.
+        self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="headgate-job")
+        self._chores = ThreadPoolExecutor(1, thread_name_prefix="headgate-overdue")
+        self._loop = asyncio.get_running_loop()
+        self.attempts: dict[int, Attempt] = {}
+        self._timers: dict[int, list[asyncio.TimerHandle]] = {}
+        self._coroutines: set[asyncio.Task[Any]] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    # --- what the claimer wants to know -------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        return len(self.attempts)
+
+    def by_turn(self) -> Mapping[str, int]:
+        return Counter(attempt.claimed.turn for attempt in self.attempts.values())
+
+    def by_queue(self) -> Mapping[str, int]:
+        return Counter(attempt.claimed.queue for attempt in self.attempts.values())
+
+    def earliest_deadline(self) -> float | None:
+        deadlines = [a.deadline for a in self.attempts.values() if a.deadline is not None]
+        return min(deadlines, default=None)
+
+    # --- start --------------------------------------------------------------------------------
+
+    def start(self, claimed: Claimed) -> None:
+        try:
+            task = self._app.tasks[claimed.task].for_job(claimed.options)
+        except (KeyError, HeadgateError, ValueError) as error:
+            failure = failure_of(error)
+            if isinstance(error, KeyError):
+                failure = Failure("UnknownTask", f"no task {claimed.task!r} in this worker")
+            self._refuse(claimed, failure)
+            return
+        attempt = Attempt(claimed, task, self._desk)
+        self.attempts[claimed.token] = attempt
+        self._empty.clear()
+        if attempt.timeout is not None:
+            attempt.deadline = self._app.clock.boot() + attempt.timeout
+            self._note_deadline(attempt.deadline)
+            self._later(attempt, attempt.timeout, self._timed_out, attempt)
+        if task.isolate == "process":
+            self._start_isolated(attempt)
+        elif task.is_async:
+            self._start_async(attempt)
+        else:
+            self._start_thread(attempt)
+
+    def _refuse(self, claimed: Claimed, failure: Failure) -> None:
+        log.error("job %s cannot be run: %s", claimed.job, failure.message)
+        self._ended(claimed.token, Finish(claimed.token, "failed", "unusable", error=failure))
+
+    def _start_async(self, attempt: Attempt) -> None:
+        claimed, hooks = attempt.claimed, self._app.hooks
+        code = run_async(attempt.task, claimed.args, attempt.ctx, hooks, claimed.errors)
+        task = self._loop.create_task(code, name=f"headgate-job-{claimed.job}")
+        attempt.halt = lambda _: _cancel(task)
+        task.add_done_callback(lambda done: self._over(attempt, _ending_of_task(done)))
+
+    def _start_thread(self, attempt: Attempt) -> None:
+        claimed, hooks = attempt.claimed, self._app.hooks
+        context = contextvars.copy_context()
+
+        def wait_for(awaitable: Awaitable[Any]) -> Any:
+            async def main() -> Any:
+                return await awaitable
+
+            return asyncio.run_coroutine_threadsafe(main(), self._loop).result()
+
+        def run() -> None:
+            ending = context.run(
+                run_sync,
+                *(attempt.task, claimed.args, attempt.ctx, hooks, claimed.errors, wait_for),
+            )
+            self._loop.call_soon_threadsafe(self._over, attempt, ending)
+
+        self._threads.submit(run)
+
+    def _start_isolated(self, attempt: Attempt) -> None:
+        task = self._loop.create_task(self._isolated(attempt))
+        self._coroutines.add(task)
+        task.add_done_callback(self._coroutines.discard)
+
+    async def _isolated(self, attempt: Attempt) -> None:
+        try:
+            source = source_of(attempt.task, self._module, self._url)
+            cell = self._cells.take()
+        except (HeadgateError, OSError) as error:
+            self._over(attempt, refused("import", error))
+            return
+        if attempt.stop is not None:
+            self._cells.give_back(cell)
+            self._over(attempt, Ending("unstarted"))
+            return
+        attempt.halt = lambda stop: cell.halt(stop, self.grace)
+        try:
+            ending = await cell.run(attempt, source)
+        finally:
+            attempt.halt = lambda _: None
+            self._cells.give_back(cell)
+        self._over(attempt, ending)
+
+    # --- stop ---------------------------------------------------------------------------------
+
+    def stop(self, token: int, kind: StopKind, reason: str) -> None:
+        """Ask one attempt to stop; it is over when its code has ended."""
+        attempt = self.attempts.get(token)
+        if attempt is None or not attempt.ask_to_stop(Stop(kind, reason)):
+            return
+        if kind != "stale":
+            self._later(attempt, OVERDUE_AFTER, self._overdue, attempt, kind)
+
+    def stop_all(self, kind: StopKind, reason: str) -> None:
+        for token in list(self.attempts):
+            self.stop(token, kind, reason)
+
+    def hurry(self, grace: float) -> None:
+        """Repeat the order to those that still run, with less time to obey."""
+        self.grace = grace
+        for attempt in list(self.attempts.values()):
+            if attempt.stop is not None:
+                attempt.halt(attempt.stop)
+
+    async def wait_empty(self) -> None:
+        await self._empty.wait()
+
+    def _timed_out(self, attempt: Attempt) -> None:
+        reason = f"the attempt took longer than its time-out of {attempt.timeout:g} s"
+        self.stop(attempt.token, "timeout", reason)
+
+    def _overdue(self, attempt: Attempt, kind: StopKind) -> None:
+        """The code goes on though it was told to stop: say so, and leave it its slots."""
+        log.warning(
+            "job %s (%s) was told to stop (%s) and still runs: it keeps its slots",
+            *(attempt.claimed.job, attempt.claimed.task, kind),
+        )
+
+        def tell() -> None:
+            try:
+                self._desk.store.overdue(attempt.token, kind)
+            except StoreError as error:
+                log.warning("job %s is not shown as overdue: %s", attempt.claimed.job, error)
+
+        self._chores.submit(tell)
+
+    # --- end ----------------------------------------------------------------------------------
+
+    def _over(self, attempt: Attempt, ending: Ending) -> None:
+        for timer in self._timers.pop(attempt.token, ()):
+            timer.cancel()
+        del self.attempts[attempt.token]
+        if not self.attempts:
+            self._empty.set()
+        told = finish(
+            *(attempt.token, ending, attempt.stop, attempt.allowance()),
+            tuple(attempt.followups),
+        )
+        self._log(attempt, told)
+        self._ended(attempt.token, told)
+
+    def _log(self, attempt: Attempt, told: Finish | None) -> None:
+        claimed = attempt.claimed
+        if told is None:
+            log.warning("job %s (%s): the attempt was lost to others", claimed.job, claimed.task)
+        elif told.error is not None:
+            log.warning(
+                "job %s (%s), attempt %d: %s (%s): %s: %s",
+                *(claimed.job, claimed.task, claimed.attempt, told.outcome, told.reason),
+                *(told.error.type, told.error.message),
+            )
+        else:
+            log.debug("job %s (%s): %s", claimed.job, claimed.task, told.outcome)
+
+    def _later(
+        self, attempt: Attempt, seconds: float, call: Callable[..., None], *args: Any
+    ) -> None:
+        timer = self._loop.call_later(seconds, call, *args)
+        self._timers.setdefault(attempt.token, []).append(timer)
+
+    async def close(self) -> None:
+        """After the last attempt; threads that never ended are left to the process's end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._chores.shutdown(wait=False)
+        await self._cells.close()
+
+
+def _ending_of_task(task: asyncio.Task[Ending]) -> Ending:
+    # Cancelled before its first step: the code was never entered.
+    return Ending("unstarted") if task.cancelled() else task.result()
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()

@@ -1,0 +1,36 @@
+"""`headgate worker`: the entry for the command line."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from headgate.errors import ConfigError
+from headgate.worker.board import Board
+from headgate.worker.guard import Guard
+from headgate.worker.options import WorkerOptions
+
+_MARGIN = 20.0
+
+
+def serve(options: WorkerOptions) -> int:
+    """Run a worker until it is stopped (or, with `burst`, until nothing is left to do).
+
+    Gives the exit code: 0 after a graceful stop, 2 when the target cannot be used, 4 when
+    the store cannot, else 1. Call it from the main thread of a process of its own.
+
+    >>> serve(WorkerOptions("shop.jobs:app", burst=True))               # doctest: +SKIP
+    0
+    """
+    options = options.checked()
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            "serve() must run in the main thread, which gets the signals; in another thread"
+            " use Worker(app, …).run()"
+        )
+    return Guard(
+        [sys.executable, "-m", "headgate.worker.keeper"],
+        Board.create(options.processes),
+        {"options": options.to_message()},
+        patience=options.shutdown_timeout + options.grace + _MARGIN,
+    ).run()

@@ -1,0 +1,23 @@
+"""The sweeper: takes back what dead workers held, and ends what has expired.
+
+Nothing waits for it: every claim counts only what lives. It tidies up behind.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from headgate.stores.protocol import Store
+
+log = logging.getLogger("headgate.worker")
+
+EVERY = 1.0
+
+
+def sweep(store: Store) -> None:
+    found = store.sweep()
+    if found.lost_workers:
+        log.warning(
+            "%d dead workers were taken away; %d attempts were lost with them",
+            *(len(found.lost_workers), found.lost_attempts),
+        )
