@@ -11,6 +11,8 @@ from headgate.checker.log import Attempt
 from headgate.checker.usage import Usage
 
 SHOWN = 10
+TELLING = 20
+"""Fewer starts than this say nothing about shares."""
 
 
 @dataclass(slots=True)
@@ -68,7 +70,11 @@ class Report:
             lines += _listed(title, found)
         lines += self._remarks()
         lines += [_use(usage) for _, usage in sorted(self.usage.items())]
-        lines += [_shares(name, turns) for name, turns in sorted(self.shares.items())]
+        lines += [
+            _shares(name, turns)
+            for name, turns in sorted(self.shares.items())
+            if sum(turns.values()) >= TELLING
+        ]
         return "\n".join(lines)
 
     def _remarks(self) -> list[str]:
@@ -99,19 +105,17 @@ def _listed(title: str, found: Sequence[object]) -> list[str]:
 
 def _use(usage: Usage) -> str:
     groups = f" over {usage.groups} groups" if usage.groups > 1 else ""
-    line = f"limit {usage.name}: {usage.starts} starts{groups}, at most {usage.peak} units at once"
+    line = f"limit {usage.name}: {usage.starts} starts{groups}, at most {usage.peak} at once"
     if usage.ratio is None:
         return line
     return (
-        f"{line}; used {usage.ratio:.1%} of what can be packed in the {usage.contended:.1f} s"
-        " in which work waited for it"
+        f"{line}; {usage.ratio:.1%} of what could be packed was used in the"
+        f" {usage.contended:.1f} s in which work waited for it"
     )
 
 
 def _shares(name: str, turns: dict[str, int]) -> str:
     total = sum(turns.values())
-    if not total:
-        return f"turns on {name}: never all waiting at once"
     ranked = sorted(turns.items(), key=lambda item: -item[1])
     text = ", ".join(f"{turn or '(none)'} {n / total:.0%}" for turn, n in ranked[:SHOWN])
     more = f" and {len(ranked) - SHOWN} more" if len(ranked) > SHOWN else ""

@@ -2,8 +2,9 @@
 
 At every moment a group holds some units, and the jobs that wait could fill some of what is
 free: as many as fit by their own width and find room in all else that they need. Use is
-units held, over units held plus units that could have been: 7 units under jobs of 3 are
-full at 6. Time counts while a job waits that this group keeps back, or that nothing does.
+units held, over units held plus units that could have been, while any job waited that needs
+the group: 7 units under jobs of 3 are full at 6, and a group is not blamed for what another
+one holds back.
 """
 
 from __future__ import annotations
@@ -184,27 +185,23 @@ class _Use:
             group.packable += (group.held + group.free) * span
 
     def _look(self, group: _Group) -> None:
-        """Is work kept waiting by this group, and how much of it would fit right now?"""
+        """Does work wait for this group, and how much of it would fit right now?"""
         group.counts, group.free = False, 0
         if group.limit == UNLIMITED:
             return
         room = int(group.limit) - group.held
         widths: Counter[int] = Counter()
-        no_room = self.running >= self.room
         for lane in self.by_group[group.name]:
             if lane.waiting <= 0:
                 continue
+            group.counts = True
             units = lane.units_of(group.name)
-            if units > room:
-                group.counts = group.counts or group.held > 0
+            if units > room or self.running >= self.room:
                 continue
-            fits = 0 if no_room else self._fits_elsewhere(lane, group.name)
-            if fits:
-                group.counts = True
-                widths[units] += min(fits, lane.waiting, room // units)
-                if widths[1] >= room:
-                    break
-        group.free = _pack(widths, room)
+            widths[units] += min(self._fits_elsewhere(lane, group.name), room // units)
+            if widths[1] >= room:
+                break
+        group.free = _pack(widths, max(0, room))
 
     def _fits_elsewhere(self, lane: _Lane, but: str) -> int:
         fits = lane.waiting

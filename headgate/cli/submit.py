@@ -111,9 +111,11 @@ def _app(frame: Frame, target: str | None) -> App:
     if target is None:
         app = App(config=frame.config)
     else:
-        from headgate.worker.target import load_target
+        from headgate.worker.target import find_target
 
-        app = load_target(target, url=frame.url).app
+        app = find_target(target).app
+        if frame.url is not None:
+            app._url = frame.url
     click.get_current_context().call_on_close(app.close)
     return app
 

@@ -50,6 +50,10 @@ class Fleet:
                     )
                 )
 
+    def ready(self, store: Store) -> bool:
+        """Are all of them there to claim?"""
+        return len([w for w in store.workers() if w.state == "alive"]) == len(NAMES)
+
     def output(self, name: str) -> Path:
         return self._folder / f"{name}.log"
 

@@ -6,7 +6,7 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +21,10 @@ from headgate.demo.tasks import LIMITS, declare
 from headgate.demo.view import Scene, View, opened
 from headgate.execlog import now
 from headgate.jobs import JobFilter
-from headgate.stores.protocol import Store
 
-TENANTS = {"globex": (300, 60), "initech": (75, 15), "hooli": (15, 3)}
+TENANTS = {"globex": (240, 50), "initech": (80, 25), "hooli": (16, 5)}
 """By tenant: mails and renderings."""
-SHORTEST, LONGEST = 0.04, 0.16
+SHORTEST, LONGEST = 0.08, 0.3
 LOOK_EVERY = 0.1
 KILL_AT = 0.3
 """The share of jobs that are done when a worker is killed."""
@@ -84,15 +83,14 @@ def run(*, live: bool, quiet: bool = False) -> Verdict:
             try:
                 fleet.start()
                 with opened(live, quiet) as view:
-                    jobs = _submit(app)
-                    story = _Story(app.store, fleet, view, jobs)
-                    story.watch()
+                    story = _Story(app, fleet, view)
+                    story.tell()
             finally:
                 with _deaf_to_interrupts():
                     fleet.stop()
         logs = [log] if log.exists() else []
         report = check(
-            logs, limits=LIMITS, jobs=jobs, kills=story.kills, room=CONCURRENCY * len(NAMES)
+            logs, limits=LIMITS, jobs=story.jobs, kills=story.kills, room=CONCURRENCY * len(NAMES)
         )
         return Verdict(report, len(story.kills), story.trouble)
 
@@ -123,13 +121,13 @@ def _submit(app: App) -> list[Job]:
 
 
 class _Story:
-    """What happens between the submit and the last end."""
+    """What happens between the start of the workers and the last end."""
 
-    def __init__(self, store: Store, fleet: Fleet, view: View, jobs: Sequence[Job]) -> None:
+    def __init__(self, app: App, fleet: Fleet, view: View) -> None:
+        self.jobs: list[Job] = []
         self.kills: list[Kill] = []
         self.trouble: list[str] = []
-        self._store, self._fleet, self._view = store, fleet, view
-        self._total = len(jobs)
+        self._app, self._store, self._fleet, self._view = app, app.store, fleet, view
         self._victim: str | None = None
         self._killed_at = 0.0
         self._began = time.monotonic()
@@ -138,21 +136,30 @@ class _Story:
     def elapsed(self) -> float:
         return time.monotonic() - self._began
 
-    def watch(self) -> None:
+    def tell(self) -> None:
+        if not self._wait_until(lambda: self._fleet.ready(self._store), "the workers are there"):
+            return
+        self._view.say(f"{' and '.join(NAMES)} are ready")
+        self.jobs = _submit(self._app)
         for name, (mails, renderings) in TENANTS.items():
             self._view.say(f"{name} submits {mails} mails and {renderings} renderings")
-        done = 0
-        while done < self._total:
+        self._wait_until(self._all_done, "all jobs have ended")
+
+    def _wait_until(self, reached: Callable[[], bool], what: str) -> bool:
+        while not reached():
             if (ended := self._fleet.ended()) is not None:
                 self.trouble.append(ended)
-                return
+                return False
             if self.elapsed > DEADLINE:
-                self.trouble.append(f"only {done} of {self._total} jobs ended in {DEADLINE:g} s")
-                return
+                self.trouble.append(f"it took more than {DEADLINE:g} s until {what}")
+                return False
             time.sleep(LOOK_EVERY)
-            done = self._look()
-            self._disturb(done)
-        self._look()
+        return True
+
+    def _all_done(self) -> bool:
+        done = self._look()
+        self._disturb(done)
+        return done == len(self.jobs)
 
     def _look(self) -> int:
         store = self._store
@@ -170,7 +177,7 @@ class _Story:
             Scene(
                 self.elapsed,
                 done,
-                self._total,
+                len(self.jobs),
                 [values[name] for name in names],
                 waiting,
                 store.workers(),
@@ -179,7 +186,7 @@ class _Story:
         return done
 
     def _disturb(self, done: int) -> None:
-        if not self.kills and done >= self._total * KILL_AT:
+        if not self.kills and done >= len(self.jobs) * KILL_AT:
             worker = busiest(self._store)
             if worker is None:
                 return
@@ -191,11 +198,9 @@ class _Story:
         elif self._victim is not None:
             pids = {kill.pid for kill in self.kills}
             for worker in self._store.workers():
-                if worker.name == self._victim and worker.pid not in pids and worker.running:
+                if worker.name == self._victim and worker.pid not in pids:
                     took = f"{self.elapsed - self._killed_at:.1f} s later"
-                    self._view.say(
-                        f"{worker.name} (process {worker.pid}) works in its place, {took}"
-                    )
+                    self._view.say(f"process {worker.pid} takes its place, {took}")
                     self._victim = None
                     return
 

@@ -15,7 +15,7 @@ from headgate.tasks import AsyncTask, SyncTask
 LOG = "HEADGATE_DEMO_LOG"
 """The environment variable that names the execution log."""
 
-LIMITS: dict[str, int | None] = {"mail-api": 5, "tenant": 3, "render-a": 2, "render-b": 1}
+LIMITS: dict[str, int | None] = {"mail-api": 6, "tenant": 4, "render-a": 2, "render-b": 1}
 
 
 def declare(
