@@ -26,7 +26,6 @@ from headgate.stores.sqlite.values import Values
 
 Q = Queries("claim")
 
-PROMOTED_AT_ONCE = 500
 LANES_AT_ONCE = 16
 AGED_CLAIM_EVERY = 8
 
@@ -490,21 +489,6 @@ def expire(tx: Transaction, key: LaneKey, row: Row) -> None:
     )
     moves.conclude(tx, row["job"], "cancelled", "expired", attempt=row["attempt"])
     record(tx, "job_expired", row["id"])
-
-
-def promote(tx: Transaction) -> int:
-    """What is due takes its place in line. Every worker does this; nobody leads."""
-    due = tx.rows(Q.due, {"now": tx.now, "limit": PROMOTED_AT_ONCE})
-    if not due:
-        return 0
-    fresh = [row for row in due if not row["keeps_place"]]
-    if fresh:
-        first = tx.next("place", len(fresh))
-        tx.many(Q.set_place, [(first + i, row["job"]) for i, row in enumerate(fresh)])
-    tx.many(Q.delete_scheduled, [(row["run_at"], row["job"]) for row in due])
-    for row in due:
-        moves.back(tx, row["job"], row["attempt"])
-    return len(due)
 
 
 def wake_in(tx: Transaction) -> float | None:

@@ -9,6 +9,7 @@ from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.queries import Queries
 
 Q = Queries("moves")
+PROMOTED_AT_ONCE = 500
 
 
 def conclude(
@@ -51,6 +52,21 @@ def schedule(
             "reason": reason,
         },
     )
+
+
+def promote(tx: Transaction) -> int:
+    """What is due takes its place in line. Every worker does this; nobody leads."""
+    due = tx.rows(Q.due, {"now": tx.now, "limit": PROMOTED_AT_ONCE})
+    if not due:
+        return 0
+    fresh = [row for row in due if not row["keeps_place"]]
+    if fresh:
+        first = tx.next("place", len(fresh))
+        tx.many(Q.set_place, [(first + i, row["job"]) for i, row in enumerate(fresh)])
+    tx.many(Q.delete_scheduled, [(row["run_at"], row["job"]) for row in due])
+    for row in due:
+        back(tx, row["job"], row["attempt"])
+    return len(due)
 
 
 def error_text(error: Failure | None) -> str | None:

@@ -49,6 +49,7 @@ from headgate.stores.sqlite import (
     holding,
     inspecting,
     looking,
+    moves,
     registry,
     submitting,
     values,
@@ -174,8 +175,8 @@ class SQLiteStore:
             claimed, more, wake_in, unrouted = (), False, None, False
             if exchange.claim is not None:
                 claim = exchange.claim
-                promoted = claiming.promote(tx)
-                more = promoted >= claiming.PROMOTED_AT_ONCE
+                promoted = moves.promote(tx)
+                more = promoted >= moves.PROMOTED_AT_ONCE
                 if claim.room > 0:
                     claimer = claiming.Claimer(tx, exchange.worker, name, claim)
                     claimed, unfinished = claimer.run()
@@ -226,7 +227,7 @@ class SQLiteStore:
                 expired_jobs=inspecting.expire(tx),
                 expired_slots=holding.expire(tx),
             )
-            claiming.promote(tx)
+            moves.promote(tx)
             for worker in self._liveness.strays(
                 {r["id"] for r in tx.rows("SELECT id FROM workers")}
             ):

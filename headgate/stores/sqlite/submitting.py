@@ -19,6 +19,7 @@ Q = Queries("submit")
 
 def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
     """Store all of them, or none. A repeated idempotency key meets its earlier job."""
+    moves.promote(tx)  # what is due by now stands before what is submitted now
     first = tx.next("place", len(jobs)) if jobs else 0
     results = [_submit_one(tx, job, first + i) for i, job in enumerate(jobs)]
     tx.ring("work")

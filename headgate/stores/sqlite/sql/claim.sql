@@ -114,21 +114,11 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 INSERT INTO slots (grp, slot, token, holder, job, worker, worker_name, units, since)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: due
-SELECT run_at, job, attempt, keeps_place FROM scheduled
-WHERE run_at <= :now ORDER BY run_at, job LIMIT :limit
-
 -- name: next_due
 SELECT run_at FROM scheduled ORDER BY run_at LIMIT 1
 
 -- name: next_end
 SELECT ends FROM slots WHERE worker IS NULL AND boot = :boot_id ORDER BY ends LIMIT 1
-
--- name: delete_scheduled
-DELETE FROM scheduled WHERE run_at = ? AND job = ?
-
--- name: set_place
-UPDATE jobs SET place = ? WHERE n = ?
 
 -- name: others_granted_since
 SELECT 1 FROM slots s JOIN running r ON r.token = s.token JOIN jobs j ON j.n = r.job

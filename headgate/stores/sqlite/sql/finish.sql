@@ -24,9 +24,6 @@ VALUES (:job, :token, :attempt, :worker, :started_at, :ended_at, :outcome, :reas
 -- name: count_attempts
 SELECT count(*) FROM attempts WHERE job = :job AND outcome = :outcome
 
--- name: new_place
-UPDATE jobs SET place = :place WHERE n = :job
-
 -- name: cancel_of
 SELECT who, reason FROM cancels WHERE job = :job
 

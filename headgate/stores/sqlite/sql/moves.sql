@@ -12,3 +12,13 @@ DELETE FROM cancels WHERE job = :job
 -- name: insert_scheduled
 INSERT INTO scheduled (run_at, job, attempt, keeps_place, reason)
 VALUES (:run_at, :job, :attempt, :keeps_place, :reason)
+
+-- name: due
+SELECT run_at, job, attempt, keeps_place FROM scheduled
+WHERE run_at <= :now ORDER BY run_at, job LIMIT :limit
+
+-- name: delete_scheduled
+DELETE FROM scheduled WHERE run_at = ? AND job = ?
+
+-- name: set_place
+UPDATE jobs SET place = ? WHERE n = ?
