@@ -135,21 +135,24 @@ class Arguments:
         positional = self._var_positional
         spread = given.get(f"*{positional.name}", ()) if positional is not None else ()
         named = {k: v for k, v in given.items() if positional is None or k != f"*{positional.name}"}
-        lead = [named.pop(p.name) for p in self._positional_before(named, bool(spread))]
-        return self.bind((*lead, *spread), named)
+        return self.bind((*self._lead(named, spread=bool(spread)), *spread), named)
 
-    def _positional_before(
-        self, given: Mapping[str, Any], has_spread: bool
-    ) -> list[inspect.Parameter]:
-        """The parameters that must be passed by position: all that stand before `*args`."""
-        lead: list[inspect.Parameter] = []
+    def _lead(self, named: dict[str, Any], *, spread: bool) -> list[Any]:
+        """Take out of `named` what must be passed by position: all that stands before values
+        for `*args`, left out or not, and whatever is positional only."""
+        lead: list[Any] = []
         for p in self.public.parameters.values():
             by_position = p.kind is inspect.Parameter.POSITIONAL_ONLY or (
-                has_spread and p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+                spread and p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
             )
-            if not by_position or p.name not in given:
+            if not by_position:
                 break
-            lead.append(p)
+            if p.name in named:
+                lead.append(named.pop(p.name))
+            elif spread and p.default is not inspect.Parameter.empty:
+                lead.append(p.default)
+            else:
+                break
         return lead
 
     def encode(self, bound: Mapping[str, Any]) -> str:

@@ -6,7 +6,9 @@ annotated; what has no annotation comes back as plain JSON. Nothing is ever pick
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, cast
@@ -114,6 +116,17 @@ def _check(value: object, what: str, plain: bool) -> None:
     elif isinstance(value, list | tuple | set | frozenset):
         for item in cast("list[object]", value):
             _check(item, what, plain)
-    elif hasattr(kind, "__dataclass_fields__"):
-        for name in cast("dict[str, object]", kind.__dataclass_fields__):  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-            _check(getattr(value, name), what, plain=False)
+    else:
+        for name in _fields(kind):
+            _check(getattr(value, name, None), what, plain=False)
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass, a msgspec struct or an attrs class."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    if issubclass(kind, msgspec.Struct):
+        return kind.__struct_fields__
+    attributes: tuple[Any, ...] = getattr(kind, "__attrs_attrs__", ())
+    return tuple(attribute.name for attribute in attributes)
