@@ -103,7 +103,11 @@ class Guard:
                 if signals in ready:
                     self._on_signals(signals.take(), channel)
                 if channel in ready and not self._on_messages(channel):
-                    return
+                    if self._bye is None:
+                        return
+                    # It said goodbye and is on its way out: let it get there.
+                    selector.unregister(channel)
+                    self._give_up = self._clock.boot() + _SECOND_STOP
                 for pid, code in kernel.reap():
                     self._reaped(pid, code)
                 now = self._clock.boot()

@@ -156,6 +156,8 @@ class Keeper:
                 self._refused(message["refused"], message["code"])
             elif "bye" in message:
                 place.bye = message["bye"]
+                # A thread of the user's may keep it from ending; its work is done.
+                place.kill_at = self._clock.boot() + _KILL_MARGIN
 
     def _refused(self, why: str, code: int) -> None:
         """A worker process could not start at all. At the first start that is the user's
@@ -296,7 +298,7 @@ class Keeper:
             if place.pid == pid and place.stage != "empty":
                 place.stage = "cleaning"
                 place.code = code
-                if code != 0:
+                if code != 0 and place.registered:
                     log.error("worker process %d %s", pid, kernel.exit_text(code))
                 self._clean(place)
 
@@ -410,7 +412,8 @@ class Keeper:
         for place in self._places:
             place.start_at = None
             if place.stage == "starting" and not place.registered:
-                self._kill(place, "stopping while it starts")
+                if place.bye != "refused":  # else it is on its way out by itself
+                    os.kill(place.pid, signal.SIGKILL)
             elif place.stage in ("running", "stopping"):
                 self._tell_stop(place)
 

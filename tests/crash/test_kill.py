@@ -1,0 +1,159 @@
+"""kill -9 of any process of a worker: its slots are free soon, and nothing of it is alive then.
+
+Each test runs an isolated task that holds the only slot of `gate`, with one child that
+ignores SIGTERM and one in a session of its own. Whoever gets the slot next looks at /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from headgate.kernel import look
+from tests.worker import sample
+from tests.worker.site import Site, Tree, wait_until
+
+
+def nested(site: Site, *arguments: str) -> tuple[Tree, str]:
+    """A worker whose only job has built its nest."""
+    job = sample.nest.submit()
+    tree = site.start("--concurrency", "4", *arguments)
+    site.wait_for("nested")
+    assert len(sample.alive()) == 4
+    return tree, job.id
+
+
+def check_granted_after_death(site: Site, job: str, killed_at: float, within: float) -> None:
+    again = site.wait_for("again", seconds=within + 15)[0]
+    assert again["alive"] == [], "something of the dead worker lived when its slot was granted"
+    assert again["t"] - killed_at < within
+    record = site.until_done(job)
+    assert record.state == "succeeded"
+    assert record.attempt == 2
+    outcomes = [attempt.outcome for attempt in site.app.store.attempts(job)]
+    assert sorted(outcomes) == ["lost", "succeeded"]
+
+
+def test_worker_process(site: Site) -> None:
+    tree, job = nested(site)
+    probe = sample.probe.submit()
+    (pid,) = tree.processes()
+    killed_at = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    check_granted_after_death(site, job, killed_at, within=2.5)
+    assert probe.result(timeout=10) == []
+    assert tree.processes() != [pid]
+    assert tree.stop() == 0
+
+
+def test_slots_of_a_killed_worker_process_are_free_within_two_seconds(site: Site) -> None:
+    """Seen by another worker, which needs not be started first."""
+    site.start("--name", "other")
+    site.ready()
+    job = sample.nest.submit()
+    site.wait_for("nested")
+    holder = site.events("process", role="warden")[0]["who"]
+    process = look(holder)
+    assert process is not None
+    worker = process.parent
+    second = site.start("--name", "second")
+    site.ready(2)
+    killed_at = time.monotonic()
+    os.kill(worker, signal.SIGKILL)
+    check_granted_after_death(site, job.id, killed_at, within=2.0)
+    assert second.stop() == 0
+
+
+def test_other_worker_processes_keep_their_isolated_tasks(site: Site) -> None:
+    tree = site.start("--processes", "2", "--concurrency", "1")
+    site.ready(2)
+    kept = sample.wait_isolated.submit("keep")
+    site.wait_for("running", kind="isolated")
+    deaf = sample.deaf_thread.submit()
+    running = site.wait_for("running", kind="deaf")[0]
+    os.kill(running["pid"], signal.SIGKILL)
+    wait_until(lambda: site.job(deaf.id).attempt == 2, why="the lost one runs again")
+    site.go()
+    site.go("keep")
+    assert kept.result(timeout=10) == "went on"
+    assert site.job(kept.id).attempt == 1
+    assert deaf.result(timeout=10) == "went on"
+    assert tree.stop() == 0
+
+
+def test_keeper(site: Site) -> None:
+    tree, job = nested(site)
+    killed_at = time.monotonic()
+    os.kill(tree.keeper(), signal.SIGKILL)
+    assert tree.wait(10) != 0, "the guard ends non-zero, for a supervisor to restart it"
+    assert sample.alive() == []
+    site.start()
+    check_granted_after_death(site, job, killed_at, within=8)
+
+
+def test_guard(site: Site) -> None:
+    tree, job = nested(site)
+    keeper = tree.keeper()
+    killed_at = time.monotonic()
+    tree.signal(signal.SIGKILL)
+    tree.wait()
+    wait_until(lambda: not sample.alive(), 5, "the keeper ends everything")
+    wait_until(lambda: look(keeper) is None, 5)
+    site.start()
+    check_granted_after_death(site, job, killed_at, within=8)
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+def test_guard_keeper_and_worker_at_once(site: Site, stopped: bool) -> None:
+    """Nobody is left to clean up but the warden, which holds the lock until it has."""
+    tree, job = nested(site)
+    other = site.start("--name", "other")
+    site.ready(2)
+    (worker,) = tree.processes()
+    victims = [tree.guard.pid, tree.keeper(), worker]
+    if stopped:
+        for pid in victims:
+            os.kill(pid, signal.SIGSTOP)
+    killed_at = time.monotonic()
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    tree.wait()
+    check_granted_after_death(site, job, killed_at, within=4)
+    assert other.stop() == 0
+
+
+def test_warden_alone(site: Site) -> None:
+    """The worker notices, finds what the warden had below it, and tells the attempt's end
+    only after that."""
+    tree, job = nested(site)
+    probe = sample.probe.submit()
+    os.kill(site.events("process", role="warden")[0]["who"], signal.SIGKILL)
+    assert site.until_done(job).reason == "crashed"
+    assert probe.result(timeout=10) == []
+    assert tree.stop() == 0
+
+
+def test_death_while_many_jobs_run(site: Site) -> None:
+    """Lost attempts run again; every job ends well, and the gate was never held twice."""
+    tree = site.start("--processes", "2", "--concurrency", "10")
+    site.ready(2)
+    jobs = site.app.submit_many([sample.touch_gate.call(n) for n in range(150)])
+    for round_ in range(3):
+        site.wait_for("gate-in", count=20 + 30 * round_)
+        os.kill(tree.processes(2)[round_ % 2], signal.SIGKILL)
+    for job in jobs:
+        assert site.until_done(job.id, 60).state == "succeeded"
+    inside = 0
+    pids: dict[int, int] = {}
+    for event in site.events():
+        if event["event"] == "gate-in":
+            # A killed process never came out; whoever enters next does so after its death.
+            inside = sum(sample.started(pid) == at for pid, at in pids.items())
+            assert inside == 0
+            pids = {event["pid"]: sample.started(event["pid"]) or -1}
+        elif event["event"] == "gate-out":
+            pids.pop(event["pid"], None)
+    assert tree.stop() == 0

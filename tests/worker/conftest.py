@@ -1,0 +1,3 @@
+from tests.worker.site import site
+
+__all__ = ["site"]

@@ -1,0 +1,196 @@
+"""A place to run real workers in: a fresh store, the processes, and the check at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from headgate import kernel
+from headgate.jobs import JobRecord
+
+T = TypeVar("T")
+MARK = "HEADGATE_TEST_SITE"
+REPO = Path(__file__).parents[2]
+
+
+def wait_until(what: Callable[[], T], seconds: float = 20.0, why: str = "") -> T:
+    """The first true answer, or a failure after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = what()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {why or what}")
+        time.sleep(0.005)
+
+
+class Tree:
+    """One running `headgate worker`."""
+
+    def __init__(self, site: Site, arguments: tuple[str, ...], env: dict[str, str]) -> None:
+        self.log = site.folder / f"worker-{uuid.uuid4().hex[:6]}.log"
+        with self.log.open("wb") as out:
+            self.guard = subprocess.Popen(
+                [sys.executable, "-m", "headgate", "worker", *arguments],
+                cwd=REPO,
+                env={**os.environ, **env},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _below(self, pid: int, module: str) -> list[int]:
+        found = []
+        for process in kernel.below(pid):
+            try:
+                command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if module.encode() in command.split(b"\0"):
+                found.append(process.pid)
+        return found
+
+    def keeper(self) -> int:
+        return wait_until(lambda: self._below(self.guard.pid, "headgate.worker.keeper"))[0]
+
+    def processes(self, count: int = 1) -> list[int]:
+        def found() -> list[int]:
+            pids = self._below(self.guard.pid, "headgate.worker.process")
+            return sorted(pids) if len(pids) == count else []
+
+        return wait_until(found)
+
+    def signal(self, number: int) -> None:
+        self.guard.send_signal(number)
+
+    def wait(self, seconds: float = 30.0) -> int:
+        try:
+            return self.guard.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {seconds} s:\n{self.output()}") from None
+
+    def stop(self) -> int:
+        if self.guard.poll() is None:
+            self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def output(self) -> str:
+        return self.log.read_text()
+
+
+class Site:
+    """The store of one test, its trail, and every worker started in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        self.url = f"sqlite:///{folder}/jobs.db"
+        self.trees: list[Tree] = []
+        self.env = {
+            "HEADGATE_URL": self.url,
+            "TRAIL": str(folder / "trail"),
+            MARK: self.mark,
+        }
+
+    @property
+    def app(self) -> Any:
+        from tests.worker import sample
+
+        return sample.app
+
+    def start(self, *arguments: str, target: str = "tests.worker.sample:app", **env: str) -> Tree:
+        tree = Tree(self, (target, *arguments), {**self.env, **env})
+        self.trees.append(tree)
+        return tree
+
+    def ready(self, count: int = 1) -> None:
+        """Until so many workers have passed their start."""
+        wait_until(lambda: len(self.events("worker-start")) >= count, why="workers ready")
+
+    def events(self, event: str | None = None, **fields: object) -> list[dict[str, Any]]:
+        from tests.worker import sample
+
+        return [
+            e
+            for e in sample.events()
+            if (event is None or e["event"] == event)
+            and all(e.get(name) == value for name, value in fields.items())
+        ]
+
+    def wait_for(self, event: str, count: int = 1, seconds: float = 20.0, **fields: Any) -> Any:
+        def found() -> Any:
+            seen = self.events(event, **fields)
+            return seen if len(seen) >= count else None
+
+        return wait_until(found, seconds, why=f"{count} × {event} {fields}")
+
+    def go(self, name: str = "go") -> None:
+        (self.folder / name).touch()
+
+    def job(self, id: str) -> JobRecord:
+        return self.app.get_job(id)
+
+    def until_done(self, id: str, seconds: float = 20.0) -> JobRecord:
+        return wait_until(
+            lambda: record if (record := self.job(id)).done else None, seconds, f"end of {id}"
+        )
+
+    # --- nothing is left behind ----------------------------------------------------------------
+
+    def processes(self) -> list[str]:
+        return [
+            f"{p.pid} {Path(f'/proc/{p.pid}/cmdline').read_bytes()!r}"
+            for p in kernel.processes()
+            if p.state != "Z"
+            and p.pid != os.getpid()
+            and kernel.environment(p.pid).get(MARK) == self.mark
+        ]
+
+    def close(self) -> None:
+        for tree in self.trees:
+            if tree.guard.poll() is None:
+                tree.signal(signal.SIGKILL)
+                tree.guard.wait()
+        wait_until(lambda: not self.processes(), 10, f"processes left: {self.processes()}")
+        store = self.app.store
+        store.sweep()
+        assert store.workers() == []
+        held = [group for group in store.groups() if store.group(group)[1]]
+        assert held == [], f"slots left: {held}"
+        locks = list(self.folder.glob("jobs.db.run/*.lock"))
+        assert locks == [], f"lock files left: {locks}"
+
+    def show_logs(self) -> str:
+        return "\n".join(re.sub(r"^", "  | ", tree.output(), flags=re.M) for tree in self.trees)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A fresh site; after the test no process, lock file or slot of it may be left."""
+    from tests.worker import sample
+
+    place = Site(tmp_path)
+    for name, value in place.env.items():
+        monkeypatch.setenv(name, value)
+    sample.app.close()
+    sample.app.__dict__.pop("config", None)
+    try:
+        yield place
+    finally:
+        print(place.show_logs())
+        try:
+            place.close()
+        finally:
+            sample.app.close()
+            sample.app.__dict__.pop("config", None)
