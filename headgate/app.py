@@ -19,7 +19,7 @@ from headgate.config import Config
 from headgate.context import Context
 from headgate.declare import Declaring
 from headgate.errors import ConfigError, InvalidArguments, JobNotFound
-from headgate.handle import JobHandle
+from headgate.handle import JobHandle, is_text
 from headgate.jobs import JobRecord, NewJob, Submitted
 from headgate.limits import Limit, split_group
 from headgate.local import local_context
@@ -226,7 +226,7 @@ class App(Declaring):
 
     def get_job(self, id: str) -> JobRecord:
         """The job with that id, or `JobNotFound`."""
-        record = self.store.job(id)
+        record = self.store.job(id) if is_text(id) else None
         if record is None:
             raise JobNotFound(f"no job {id!r} in {self.url}: it may have been pruned")
         return record

@@ -128,5 +128,5 @@ def _fields(kind: type) -> tuple[str, ...]:
         return tuple(field.name for field in dataclasses.fields(kind))
     if issubclass(kind, msgspec.Struct):
         return kind.__struct_fields__
-    attributes: tuple[Any, ...] = getattr(kind, "__attrs_attrs__", ())
+    attributes: tuple[Any, ...] = getattr(cast("object", kind), "__attrs_attrs__", ())
     return tuple(attribute.name for attribute in attributes)

@@ -72,6 +72,8 @@ class JobHandle(Generic[R_co]):
 
         Gives the job as it is after that; one that had ended already stays as it is.
         """
+        if not is_text(self.id):
+            return self.record()
         return self._app.store.cancel(self.id, by=_who(), reason=reason)
 
     async def acancel(self, reason: str = "") -> JobRecord:
@@ -158,6 +160,14 @@ class JobHandle(Generic[R_co]):
             f"job {self.id} ({record.task}) is still {record.state} after {timeout} s;"
             f" 'headgate jobs why {self.id}' says what it waits for"
         )
+
+
+def is_text(id: object) -> bool:
+    """Could this be the id of a job? A store can be asked only for text it can encode."""
+    try:
+        return isinstance(id, str) and bool(id.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _who() -> str:

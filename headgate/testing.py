@@ -213,6 +213,7 @@ class _Hand:
         self._id = f"testing-{new_id()}"
         self._state = ClaimState()
         self._tasks = frozenset(app.tasks)
+        self._loop = _Loop()
 
     def __enter__(self) -> _Hand:
         self.store.publish(self._app.publication("testing"))
@@ -224,6 +225,7 @@ class _Hand:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._loop.close()
         self.store.unregister(self._id)
 
     def drain(self, advance: bool, max_attempts: int) -> Drained:
@@ -274,8 +276,8 @@ class _Hand:
     def _execute(self, task: Task[..., Any], attempt: Attempt) -> Ending:
         args, errors, hooks = attempt.claimed.args, attempt.claimed.errors, self._app.hooks
         if task.is_async:
-            return _elsewhere(run_async(task, args, attempt.ctx, hooks, errors))
-        return run_sync(task, args, attempt.ctx, hooks, errors, _elsewhere)
+            return self._loop.wait_for(run_async(task, args, attempt.ctx, hooks, errors))
+        return run_sync(task, args, attempt.ctx, hooks, errors, self._loop.wait_for)
 
     # --- what an attempt tells its worker -------------------------------------------------
 
@@ -286,18 +288,30 @@ class _Hand:
         pass
 
 
-def _elsewhere(work: Awaitable[Any]) -> Any:
-    """Run an awaitable to its end, in a loop of its own if this thread has one running."""
+class _Loop:
+    """An event loop in a thread of its own: the thread of the test may have one running, and
+    hooks that enter in one call and leave in another must find the same loop."""
 
-    async def main() -> Any:
-        return await work
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(main())
-    got: list[Any] = []
-    thread = threading.Thread(target=lambda: got.append(asyncio.run(main())))
-    thread.start()
-    thread.join()
-    return got[0]
+    def wait_for(self, work: Awaitable[Any]) -> Any:
+        async def main() -> Any:
+            return await work
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._loop.run_forever, name="headgate-testing-loop", daemon=True
+            )
+            self._thread.start()
+        return asyncio.run_coroutine_threadsafe(main(), self._loop).result()
+
+    def close(self) -> None:
+        if self._loop is None or self._thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._loop.shutdown_asyncgens(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

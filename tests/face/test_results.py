@@ -1,0 +1,240 @@
+"""Promise: a handle tells the state, the result, the remote error; waiting is never busy."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from headgate import (
+    App,
+    Cancel,
+    Context,
+    IdempotencyConflict,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    Retry,
+    WouldDeadlock,
+)
+from headgate.jobs import JobFilter
+from headgate.testing import adrain, drain, inline
+
+
+def in_thread(work: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_result_wakes_when_the_job_ends(file_app: App) -> None:
+    @file_app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    handle = double.submit(4)
+    assert handle.status() == "ready"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(handle.result, 30)
+        drain(file_app)
+        start = time.monotonic()
+        assert waiting.result(timeout=20) == 8
+        assert time.monotonic() - start < 5
+    assert handle.status() == "succeeded"
+    assert handle.result(timeout=0) == 8
+
+
+def test_timeout_says_what_the_job_does(app: App) -> None:
+    handle = app.submit("unknown", {})
+    for timeout in (0, 0.05):
+        with pytest.raises(TimeoutError, match=r"is still ready after .* 'headgate jobs why"):
+            handle.result(timeout=timeout)
+    with pytest.raises(TimeoutError):
+        asyncio.run(handle.aresult(timeout=0.05))
+
+
+def test_waiting_costs_almost_nothing(file_app: App) -> None:
+    handles = [file_app.submit("unknown", {"n": n}) for n in range(50)]
+
+    async def wait() -> float:
+        waiting = [asyncio.ensure_future(handle.aresult()) for handle in handles]
+        await asyncio.sleep(0.3)
+        before = time.process_time()
+        await asyncio.sleep(1)
+        used = time.process_time() - before
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return used
+
+    assert asyncio.run(wait()) < 0.5
+
+
+def test_many_coroutines_wait_without_a_thread_each(file_app: App) -> None:
+    @file_app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    async def main() -> None:
+        handles = await file_app.asubmit_many(double.call(n) for n in range(200))
+        waiting = asyncio.gather(*(handle.aresult(timeout=60) for handle in handles))
+        await adrain(file_app)
+        assert await waiting == [2 * n for n in range(200)]
+
+    asyncio.run(main())
+    asyncio.run(main())  # a second event loop is as good as the first
+
+
+def test_a_failed_job_brings_its_traceback(app: App) -> None:
+    @app.task
+    def fail(n: int) -> None:
+        raise LookupError(f"no {n}")
+
+    with inline(app):
+        handle = fail.submit(3)
+    with pytest.raises(JobFailed, match="LookupError: no 3") as failed:
+        handle.result()
+    assert failed.value.error_type == "LookupError"
+    assert 'raise LookupError(f"no {n}")' in failed.value.remote_traceback
+    assert "headgate/worker" not in failed.value.remote_traceback
+    assert failed.value.remote_traceback in "".join(failed.value.__notes__)
+
+
+def test_cancelled_jobs(app: App) -> None:
+    @app.task
+    def stop() -> None:
+        raise Cancel("the invoice is paid")
+
+    waiting = stop.submit()
+    assert waiting.cancel("not needed").state == "cancelled"
+    with pytest.raises(JobCancelled, match="not needed"):
+        waiting.result()
+    with inline(app):
+        own = stop.submit()
+    with pytest.raises(JobCancelled, match="the invoice is paid") as cancelled:
+        own.result()
+    assert "the invoice is paid" in cancelled.value.reason
+    assert own.cancel().state == "cancelled"
+
+
+def test_jobs_that_are_not_there(app: App) -> None:
+    from headgate import JobHandle
+
+    for id in ("", "nonsense", "a\0b", "x" * 10_000, "\ud800"):
+        with pytest.raises(JobNotFound):
+            app.get_job(id)
+        with pytest.raises(JobNotFound):
+            JobHandle(app, id, None).cancel()
+    with pytest.raises(JobNotFound):
+        asyncio.run(app.aget_job("nonsense"))
+
+
+def test_async_faces(app: App) -> None:
+    @app.task
+    async def double(n: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * n
+
+    async def main() -> None:
+        with inline(app):
+            handle = await double.asubmit(4)
+            assert await handle.aresult() == 8
+            assert await handle.astatus() == "succeeded"
+            assert (await handle.arecord()).id == handle.id
+            assert await double(5) == 10
+            other = await app.asubmit("double", {"n": 2})
+            assert await other.aresult() == 4
+            assert (await other.acancel()).state == "succeeded"
+
+    asyncio.run(main())
+
+
+def test_idempotency_keys(app: App) -> None:
+    @app.task
+    def charge(n: int) -> None: ...
+
+    once = charge.using(idempotency_key="inv-42")
+    first, second = once.submit(1), once.submit(1)
+    assert first == second
+    assert first.id == second.id
+    with pytest.raises(IdempotencyConflict):
+        once.submit(2)
+
+
+def test_submit_many_is_checked_whole_before_anything_is_stored(app: App) -> None:
+    @app.task
+    def take(n: int) -> int:
+        return n
+
+    with pytest.raises(Exception, match="argument 'n'"):
+        app.submit_many([take.call(1), take.call("x")])  # type: ignore[arg-type]
+    assert app.store.find(JobFilter()) == []
+    handles = app.submit_many(take.call(n) for n in range(1201))
+    assert len({handle.id for handle in handles}) == 1201
+    assert app.submit_many([]) == []
+    assert drain(app).succeeded == 1201
+    assert [handle.result() for handle in handles[:3]] == [0, 1, 2]
+
+
+def test_retries_and_what_the_code_asks_for(app: App) -> None:
+    seen: list[int] = []
+
+    @app.task(retries=2, retry_delay=5)
+    def flaky(ctx: Context, n: int) -> str:
+        seen.append(ctx.attempt)
+        if ctx.attempt < n:
+            raise Retry(delay=7) if ctx.attempt == 1 else ValueError("again")
+        return "done"
+
+    handle = flaky.submit(3)
+    assert drain(app).retry == 1
+    assert handle.status() == "scheduled"
+    assert drain(app).attempts == 0, "nothing runs before its time"
+    done = drain(app, advance=True)
+    assert (done.retry, done.succeeded) == (1, 1)
+    assert (seen, handle.result()) == ([1, 2, 3], "done")
+    too_often = flaky.submit(9)
+    assert drain(app, advance=True).failed == 1
+    with pytest.raises(JobFailed, match="again"):
+        too_often.result()
+
+
+def test_waiting_for_a_job_that_needs_what_is_held_is_refused(app: App) -> None:
+    api = app.limit("api", 2)
+    app.limit("other", 1)
+
+    @app.task(limits=[api])
+    def child() -> int:
+        return 3
+
+    @app.task(limits=["other"])
+    def stranger() -> int:
+        return 4
+
+    @app.task(limits=[api])
+    def parent(how: str) -> int:
+        handle = child.submit()
+        if how == "released":
+            from headgate import current
+
+            with current().released():
+                return handle.result(timeout=20)
+        return handle.result(timeout=20)
+
+    @app.task(limits=[api])
+    def friendly() -> int:
+        return stranger.submit().result(timeout=20)
+
+    bad = parent.submit("plain")
+    drain(app)
+    with pytest.raises(JobFailed, match=r"WouldDeadlock.*holds that itself.*released"):
+        bad.result()
+    with inline(app):
+        assert friendly.submit().result() == 4
+        assert parent.submit("released").result() == 3
+    assert issubclass(WouldDeadlock, Exception)
