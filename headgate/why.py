@@ -43,16 +43,20 @@ def explain(
 def age(seconds: float) -> str:
     """A span of time as a person would say it.
 
-    >>> age(0.2), age(95), age(7300), age(200_000)
-    ('0.2 s', '95 s', '2 h', '2 days')
+    >>> age(0.2), age(95), age(10_000), age(200_000)
+    ('0.2 s', '95 s', '2 h 46 min', '2 days')
     """
     seconds = max(0.0, seconds)
     if seconds < 10:
         return f"{seconds:.1f} s"
-    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{int(seconds // unit)} {name}"
-    return f"{int(seconds // 86_400)} days"
+    if seconds < 120:
+        return f"{int(seconds)} s"
+    minutes = int(seconds // 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    if minutes < 2880:
+        return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+    return f"{minutes // 1440} days"
 
 
 # --- one sentence per cause -------------------------------------------------------------

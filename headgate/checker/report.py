@@ -108,10 +108,7 @@ def _use(usage: Usage) -> str:
     line = f"limit {usage.name}: {usage.starts} starts{groups}, at most {usage.peak} at once"
     if usage.ratio is None:
         return line
-    return (
-        f"{line}; {usage.ratio:.1%} of what could be packed was used in the"
-        f" {usage.contended:.1f} s in which work waited for it"
-    )
+    return f"{line}, {usage.ratio:.1%} of what fits used in {usage.contended:.1f} s of waiting work"
 
 
 def _shares(name: str, turns: dict[str, int]) -> str:

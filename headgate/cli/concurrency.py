@@ -185,16 +185,17 @@ def _one(frame: Frame, group: str) -> None:
         click.echo()
         names = {worker.id: worker.name for worker in store.workers()}
         columns = ["slot>", "holder", "worker", "units>", "since", "until", "state"]
-        show.table(frame, columns, [_slot(slot, names, now) for slot in slots])
+        show.table(frame, columns, [_slot(frame, slot, names, now) for slot in slots])
 
 
-def _slot(slot: SlotRecord, names: dict[str, str], now: float) -> tuple[object, ...]:
+def _slot(frame: Frame, slot: SlotRecord, names: dict[str, str], now: float) -> tuple[object, ...]:
     from headgate.cli import show
 
-    until = show.when(slot.expires_at, now) if slot.expires_at else "its worker ends"
+    until = show.short(frame, slot.expires_at, now) if slot.expires_at else "its worker ends"
     state = "overdue" if slot.overdue else "held"
     worker = names.get(slot.worker, slot.worker)
-    return slot.slot, slot.holder, worker, slot.units, show.when(slot.since, now), until, state
+    since = show.short(frame, slot.since, now)
+    return slot.slot, slot.holder, worker, slot.units, since, until, state
 
 
 def _value(record: LimitRecord) -> str:

@@ -90,10 +90,17 @@ def list_jobs(frame: Frame, limit: int, after: str | None, **chosen: Any) -> Non
         return
     now = store.now()
     rows = [
-        (job.id, job.task, _state(job), job.queue, job.attempt, show.when(_latest(job), now))
+        (
+            job.id,
+            job.task,
+            _state(job),
+            job.queue,
+            job.attempt,
+            show.short(frame, _latest(job), now),
+        )
         for job in found
     ]
-    show.table(frame, ["id", "task", "state", "queue", "tries>", "since"], rows)
+    show.table(frame, ["id", "task", "state", "queue", "tries>", "time"], rows)
     if len(found) == limit:
         show.note(f"more: --after {found[-1].id}")
 
@@ -120,7 +127,7 @@ def show_job(frame: Frame, id: str) -> None:
     if attempts:
         click.echo()
         columns = ["try>", "outcome", "worker", "groups", "started", "took>", "error"]
-        show.table(frame, columns, [_attempt(a, now, names) for a in attempts])
+        show.table(frame, columns, [_attempt(frame, a, now, names) for a in attempts])
     error = job.error
     if error is not None and error.traceback:
         click.echo()
@@ -132,7 +139,7 @@ def show_job(frame: Frame, id: str) -> None:
 @pass_frame
 def why_job(frame: Frame, id: str) -> None:
     """Say what a job waits for, who holds it, and its place in line."""
-    from headgate.cli import data
+    from headgate.cli import data, show
     from headgate.why import explain
 
     store = frame.store()
@@ -140,7 +147,7 @@ def why_job(frame: Frame, id: str) -> None:
     names = {worker.id: worker.name for worker in store.workers()}
     text = explain(why, now=store.now(), names=names, attempts=store.attempts(id))
     if not frame.as_json:
-        click.echo(text)
+        show.paragraph(frame, text)
         return
     frame.print_json(
         {
@@ -248,8 +255,10 @@ def _about(job: JobRecord, now: float, names: dict[str, str]) -> list[tuple[str,
     ]
 
 
-def _attempt(a: AttemptRecord, now: float, names: dict[str, str]) -> tuple[object, ...]:
-    from headgate.cli.show import when
+def _attempt(
+    frame: Frame, a: AttemptRecord, now: float, names: dict[str, str]
+) -> tuple[object, ...]:
+    from headgate.cli.show import short
     from headgate.why import age
 
     return (
@@ -257,7 +266,7 @@ def _attempt(a: AttemptRecord, now: float, names: dict[str, str]) -> tuple[objec
         f"{a.outcome} ({a.reason})" if a.reason else a.outcome,
         names.get(a.worker, a.worker),
         ", ".join(a.groups),
-        when(a.started_at, now),
+        short(frame, a.started_at, now),
         age((a.ended_at or now) - a.started_at),
         f"{a.error.type}: {a.error.message}".splitlines()[0][:120] if a.error else "",
     )

@@ -38,7 +38,7 @@ def list_queues(frame: Frame) -> None:
             f"{queue.waiting:,}{'+' if queue.bounded else ''}",
             queue.running,
             queue.scheduled,
-            show.when(queue.oldest_ready_at, now),
+            show.short(frame, queue.oldest_ready_at, now),
             _state(queue),
         )
         for queue in found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 import time
 from collections.abc import Sequence
 
@@ -9,6 +11,8 @@ import click
 
 from headgate.cli.frame import Frame
 from headgate.why import age
+
+WIDE = 130
 
 STYLES = {
     "scheduled": "blue",
@@ -72,6 +76,21 @@ def when(moment: float | None, now: float) -> str:
     style = "%H:%M:%S" if local[:3] == today[:3] else "%Y-%m-%d %H:%M:%S"
     distance = f"in {age(moment - now)}" if moment > now + 0.05 else f"{age(now - moment)} ago"
     return f"{time.strftime(style, local)} ({distance})"
+
+
+def short(frame: Frame, moment: float | None, now: float) -> str:
+    """A time in a column: where a line of the terminal is too short for both, only its age."""
+    if moment is not None and frame.terminal and shutil.get_terminal_size().columns < WIDE:
+        return f"in {age(moment - now)}" if moment > now else f"{age(now - moment)} ago"
+    return when(moment, now)
+
+
+def paragraph(frame: Frame, text: str) -> None:
+    """Sentences, broken between words where somebody reads them."""
+    if frame.terminal:
+        width = shutil.get_terminal_size().columns
+        text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    click.echo(text)
 
 
 def note(text: str) -> None:

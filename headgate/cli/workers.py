@@ -35,7 +35,7 @@ def list_workers(frame: Frame) -> None:
             ",".join(worker.queues) or "all",
             worker.host,
             str(worker.pid),
-            show.when(worker.started_at, now),
+            show.short(frame, worker.started_at, now),
             worker.id,
         )
         for worker in found

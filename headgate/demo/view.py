@@ -81,7 +81,6 @@ class Picture:
 
     def _draw(self, scene: Scene) -> RenderableType:
         from rich.console import Group
-        from rich.padding import Padding
         from rich.text import Text
 
         title = Text.assemble(
@@ -91,11 +90,12 @@ class Picture:
         said = [Text(f"{t:5.1f} s  {text}", style="yellow") for t, text in self._said[-4:]]
         return Group(
             title,
-            Padding(self._groups(scene), (1, 0, 0, 0)),
-            Padding(self._tenants(scene), (1, 0, 0, 0)),
-            Padding(self._workers(scene), (1, 0, 0, 0)),
+            *_part("held, of each limit", self._groups(scene)),
+            *_part("started, of each tenant's jobs", self._tenants(scene)),
+            *_part("worker processes", self._workers(scene)),
             Text(),
             *said,
+            Text(),
         )
 
     def _groups(self, scene: Scene) -> RenderableType:
@@ -135,6 +135,13 @@ class Picture:
             running = f"process {worker.pid}, {worker.running} of {worker.concurrency} running"
             grid.add_row(worker.name, Text(worker.state, style=style), Text(running, style="dim"))
         return grid
+
+
+def _part(title: str, content: RenderableType) -> list[RenderableType]:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return [Padding(Text(title, style="dim italic"), (1, 0, 0, 0)), content]
 
 
 @contextmanager

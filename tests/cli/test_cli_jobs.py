@@ -27,7 +27,7 @@ def test_ls(headgate: Command, some: list[str]) -> None:
     listed = headgate("jobs", "ls")
     assert listed.code == 0
     lines = listed.out.splitlines()
-    assert lines[0].split() == ["id", "task", "state", "queue", "tries", "since"]
+    assert lines[0].split() == ["id", "task", "state", "queue", "tries", "time"]
     assert [line.split()[0] for line in lines[1:]] == some[::-1]
     assert "\x1b" not in listed.out
 

@@ -103,7 +103,7 @@ def test_times_of_life(store: Store) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(-5, "0.0 s"), (0.04, "0.0 s"), (9.94, "9.9 s"), (59, "59 s"), (119.9, "119 s"),
-     (120, "2 min"), (7199, "119 min"), (7200, "2 h"), (172_800, "2 days")],
+     (120, "2 min"), (7199, "119 min"), (7200, "2 h"), (10_000, "2 h 46 min"), (172_800, "2 days")],
 )  # fmt: skip
 def test_ages(seconds: float, text: str) -> None:
     assert age(seconds) == text
