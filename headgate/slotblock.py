@@ -53,10 +53,13 @@ class HeldSlot:
         clock = self._app.clock
         confirmed = clock.boot()
         while not self._stop.wait(self._lease / 3):
-            # Counted from the sending: the store may date the lease from any moment after it.
+            # Only the time that has passed is added, so that a whole lease is left and never
+            # more: a holder that dies is not waited for longer than that.
             sent = clock.boot()
+            if sent <= confirmed:
+                continue  # a clock under control that stands still
             try:
-                self.slot = self._app.slots.extend_lease(self.slot, self._lease)
+                self.slot = self._app.slots.extend_lease(self.slot, sent - confirmed)
             except SlotLost:
                 self._lost.set()
                 return

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headgate.errors import SlotLost
+from headgate.errors import DeclarationError, SlotLost
+from headgate.handle import is_text
 from headgate.limits import check_group, check_units, check_value
 from headgate.options import seconds
 from headgate.stores.protocol import SlotRecord, SlotRequest
@@ -104,7 +105,7 @@ class Slots:
         return self._app.store.drop_slot(slot.group, slot.slot_id, slot.token)
 
     def extend_lease(self, slot: Slot, additional: float | timedelta) -> Slot:
-        """Keep a slot for `additional` seconds from now; raises `SlotLost` if it is gone."""
+        """Add `additional` seconds to what is left of a lease; raises `SlotLost` if it is gone."""
         length = seconds(additional, "additional", above=True)
         ends = self._app.store.extend_slot(slot.group, slot.slot_id, slot.token, length)
         if ends is None:
@@ -225,6 +226,9 @@ def _aware(at: float) -> datetime:
 
 
 def _check_text(value: object, what: str) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_HOLDER:
-        raise ValueError(f"{what} must be a text of 1 to {MAX_HOLDER} characters, got {value!r}")
-    return value
+    text = value if isinstance(value, str) and is_text(value) else ""
+    if not 1 <= len(text) <= MAX_HOLDER:
+        raise DeclarationError(
+            f"{what} must be a text of 1 to {MAX_HOLDER} characters, got {str(value)[:40]!r}"
+        )
+    return text
