@@ -94,6 +94,7 @@ class Task(Generic[P, R]):
         self.fair_by = options.fair_by
         self._retry_delay = check_retry_delay(options.retry_delay, self.name)
         self._using: Options = {}
+        self._shape: Shape | None = None
         self._arguments = Arguments(fn, self.name, payload=options.payload)
         self._limits = self._declare_limits(options)
         self._check_key(self.fair_by, "fair_by")
@@ -136,6 +137,7 @@ class Task(Generic[P, R]):
         if "run_at" in checked:
             merged.pop("delay", None)
         task._using = cast("Options", merged)
+        task._shape = None
         task.queue = checked.get("queue", task.queue)
         task.priority = checked.get("priority", task.priority)
         task.retries = checked.get("retries", task.retries)
@@ -244,6 +246,11 @@ class Task(Generic[P, R]):
     @property
     def shape(self) -> Shape:
         """All that a stamp depends on; limit names are resolved here, at first need."""
+        if self._shape is None:
+            self._shape = self._find_shape()
+        return self._shape
+
+    def _find_shape(self) -> Shape:
         return Shape(
             task=self.name,
             queue=self.queue,
