@@ -243,6 +243,8 @@ class ClaimState:
     claims: int = 0
     unfinished: bool = False
     """The last claim's budget ended before its search did: the next one goes on."""
+    barren: int = 0
+    """How many such claims in a row found nothing to start."""
     passed_over: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
     """Wide lanes met and not served: lane → (place of its head, since when)."""
 

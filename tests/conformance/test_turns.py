@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 from headgate.limits import Need, Needs
@@ -180,6 +181,32 @@ def test_many_blocked_keys_hide_nobody(rig: Rig) -> None:
     assert {"region/eu", "region/us"} <= groups
 
 
+def test_many_blocked_lanes_of_one_key_hide_nobody(rig: Rig) -> None:
+    rig.declare(user=1, region=1)
+    for i in range(300):
+        rig.submit(1, needs=Needs((Need("region", "eu"), Need("user", f"u{i:03d}"))), turn="acme")
+    rig.submit(1, needs=Needs((Need("region", "us"), Need("user", "z"))), turn="acme")
+    rig.hand("holder").claim(room=1, hops=10_000)
+    hand = rig.hand()
+    rig.set_limit("region/eu", 0)
+    asked = 0
+    while not hand.exchange(room=1, hops=40).claimed:
+        asked += 1
+        assert asked < 30, "the free lane is hidden"
+
+
+def test_asking_ends_when_all_lanes_of_a_key_are_blocked(rig: Rig) -> None:
+    rig.declare(region=0, user=1)
+    rig.set_limit("region/us", 1)
+    for i in range(200):
+        rig.submit(1, needs=Needs((Need("region", "eu"), Need("user", f"u{i:03d}"))), turn="acme")
+    hand = rig.hand()
+    asked = 0
+    while hand.exchange(room=5, hops=40).more:
+        asked += 1
+        assert asked < 100, "a worker would spin"
+
+
 def test_asking_ends_when_nothing_can_start(rig: Rig) -> None:
     rig.declare(region=1)
     for i in range(200):
@@ -238,3 +265,32 @@ def test_two_workers_share_a_hot_group_evenly_over_keys(rig: Rig) -> None:
     assert total >= 200
     for key in counts:
         assert abs(counts[key] / total - 0.1) <= 0.03, counts
+
+
+def test_every_job_is_taken_once_whatever_the_windows(rig: Rig) -> None:
+    """Large circles, owed turns, claims that go round more than once."""
+    dice = random.Random(3)
+    for _ in range(12):
+        ids = [
+            id
+            for i in range(60)
+            for id in rig.submit(dice.choice([0, 1, 1, 2, 5]), turn=f"t{i:02d}")
+        ]
+        hand = rig.hand()
+        taken: list[str] = []
+        while len(taken) < len(ids):
+            claimed = hand.claim(room=dice.randint(1, 40))
+            assert claimed
+            taken += [c.job for c in claimed]
+            for attempt in dice.sample(list(hand.running.values()), len(hand.running) // 2):
+                hand.end(attempt)
+        assert sorted(taken) == sorted(ids)
+        hand.end_all()
+
+
+def test_ageing_takes_no_job_twice(rig: Rig) -> None:
+    ids = rig.submit(30, priority=1) + rig.submit(30, priority=2)
+    rig.clock.advance(100)
+    hand = rig.hand()
+    claimed = [c for _ in range(10) for c in hand.claim(room=10, ageing=60.0)]
+    assert sorted(c.job for c in claimed) == sorted(ids)

@@ -28,6 +28,8 @@ Q = Queries("claim")
 
 LANES_AT_ONCE = 16
 AGED_CLAIM_EVERY = 8
+BARREN_CLAIMS = 50
+"""So many searches in a row without a start, and the worker waits for something to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class Claimer:
             scan.settle()
         claimed = self._grant_all()
         state.unfinished = self.hops <= 0 and len(claimed) < claim.room
-        return claimed, state.unfinished
+        state.barren = 0 if claimed or not state.unfinished else state.barren + 1
+        return claimed, state.unfinished and state.barren % BARREN_CLAIMS != BARREN_CLAIMS - 1
 
     def _take_round(self, *, aged: bool) -> None:
         """Go round the queues by weight until there is no room or nothing to take."""
@@ -136,19 +139,17 @@ class Claimer:
         return got
 
     def _grant_all(self) -> tuple[Claimed, ...]:
-        """Write what was decided: rows leave `ready`, attempts and slots appear."""
+        """Write what was decided: attempts and slots appear."""
         tx = self.tx
         if not self.taken:
             return ()
         first = tx.next("token", len(self.taken))
-        deletes: list[tuple[Any, ...]] = []
         running: list[tuple[Any, ...]] = []
         slots: list[tuple[Any, ...]] = []
         claimed: list[Claimed] = []
         for token, (key, row, grant) in enumerate(self.taken, first):
             attempt = row["attempt"] + 1
             held = json.dumps([[s.group, s.slot, s.units] for s in grant.slots], ensure_ascii=False)
-            deletes.append((key.queue, key.priority, key.band, key.turn, key.lane, row["place"]))
             running.append((token, row["job"], self.worker, attempt, tx.now, row["since"], held))
             slots += [
                 (s.group, s.slot, token, row["id"], row["job"], self.worker, self.worker_name,
@@ -176,7 +177,6 @@ class Claimer:
                     started_at=tx.now,
                 )
             )
-        tx.many(Q.delete_ready, deletes)
         tx.many(Q.insert_running, running)
         tx.many(Q.insert_slot, slots)
         return tuple(claimed)
@@ -259,6 +259,11 @@ class Scan:
                 self.given += 1
                 self.progress = True
                 self.rotation.barren_from = None
+            elif self.claimer.hops <= 0 and not feed.exhausted:
+                # The budget ended among the lanes of this turn: the next claim goes on with
+                # it, after the last lane looked at.
+                self.tried.discard(turn)
+                break
             else:
                 self.line.popleft()
                 self.given = 0
@@ -317,7 +322,6 @@ class Scan:
             self.rotation.barren_from = window[0]
         self.circle = window
         self.window = [*(t for t in list(self.rotation.owed) if self._bring_back(t)), *window]
-        self.feeds = {}
         return bool(self.window)
 
     def _turns(self, size: int, after: str | None, upto: str | None) -> tuple[list[str], bool]:
@@ -372,9 +376,8 @@ class Feed:
         self._open: deque[Lane] = deque()
 
     def take_one(self) -> bool:
-        for lane in self._fresh:
-            if self.scan.claimer.hops <= 0:
-                return False
+        while self.scan.claimer.hops > 0 and (lane := next(self._fresh, None)) is not None:
+            self.scan.rotation.remember_lane(self.turn, lane.key.band, lane.key.lane)
             if lane.take_one():
                 self._open.append(lane)
                 return True
@@ -383,7 +386,7 @@ class Feed:
             if lane.take_one():
                 self._open.append(lane)
                 return True
-        self.exhausted = True
+        self.exhausted = self.scan.claimer.hops > 0
         return False
 
     def _lanes(self) -> Iterator[Lane]:
@@ -454,10 +457,11 @@ class Lane:
         if row is None or (not_after is not None and row["since"] > not_after):
             return False
         self._rows.popleft()
+        self.feed.scan.rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
+        leave_line(self.feed.scan.tx, self.key, row)  # no later look of this claim finds it
         grant = claimer.room.grant(plan, len(self.needs.all))
         claimer.reserver.served(self.text, grant)
         claimer.taken.append((self.key, row, grant))
-        self.feed.scan.rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
         return True
 
     def _head(self) -> Row | None:
@@ -482,11 +486,13 @@ class Lane:
             self._rows.extend(rows)
 
 
+def leave_line(tx: Transaction, key: LaneKey, row: Row) -> None:
+    place = (key.queue, key.priority, key.band, key.turn, key.lane, row["place"])
+    tx.run(Q.delete_ready, place)
+
+
 def expire(tx: Transaction, key: LaneKey, row: Row) -> None:
-    tx.run(
-        Q.delete_ready,
-        (key.queue, key.priority, key.band, key.turn, key.lane, row["place"]),
-    )
+    leave_line(tx, key, row)
     moves.conclude(tx, row["job"], "cancelled", "expired", attempt=row["attempt"])
     record(tx, "job_expired", row["id"])
 
