@@ -21,6 +21,7 @@ class Channel:
         self.sock = sock
         self._buffer = b""
         self._fds: list[int] = []
+        self._ready: list[tuple[Message, list[int]]] = []
 
     @staticmethod
     def pair() -> tuple[Channel, socket.socket]:
@@ -48,34 +49,40 @@ class Channel:
             return False
         return True
 
+    @property
+    def pending(self) -> bool:
+        """Are there messages that were read with an earlier one? No selector tells of them."""
+        return bool(self._ready)
+
     def receive(self) -> list[tuple[Message, list[int]]] | None:
         """Wait for something; the whole messages that are there. None: the other end is gone."""
+        if not self._ready and not self._read():
+            return None
+        messages, self._ready = self._ready, []
+        return messages
+
+    def next(self) -> tuple[Message, list[int]]:
+        """Wait for one message; ends this process when the other end is gone."""
+        while not self._ready:
+            if not self._read():
+                sys.exit(1)
+        return self._ready.pop(0)
+
+    def _read(self) -> bool:
         try:
             data, fds, _, _ = socket.recv_fds(self.sock, 65536, _MAX_FDS)
         except ConnectionResetError:
-            return None
+            return False
         for fd in fds:
             os.set_inheritable(fd, False)
         self._fds.extend(fds)
-        if not data:
-            return None
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        messages: list[tuple[Message, list[int]]] = []
         for line in lines:
             message: Message = json.loads(line)
             count: int = message.pop("fds")
             taken, self._fds = self._fds[:count], self._fds[count:]
-            messages.append((message, taken))
-        return messages
-
-    def first(self) -> Message:
-        """Wait for the first message; ends this process when the other end is gone."""
-        while True:
-            messages = self.receive()
-            if messages is None:
-                sys.exit(1)
-            if messages:
-                return messages[0][0]
+            self._ready.append((message, taken))
+        return bool(data)
 
     def close(self) -> None:
         self.sock.close()

@@ -75,6 +75,8 @@ class Keeper:
             self._selector = selector
             for source in (self._guard, self._clerk, signals):
                 selector.register(source, selectors.EVENT_READ, source)
+            if self._guard.pending:
+                self._on_guard()
             while not self._finished():
                 for key, _ in selector.select(self._sleep()):
                     if key.data is self._guard:
@@ -455,7 +457,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1  # the guard died before we could watch it
     channel = Channel.inherited(channel_fd)
     os.set_inheritable(board_fd, False)
-    options = WorkerOptions.from_message(channel.first()["options"])
+    options = WorkerOptions.from_message(channel.next()[0]["options"])
     set_up_logging(options.log_level)
     return Keeper(channel, Board(board_fd), options).run()
 

@@ -110,14 +110,11 @@ class Process:
 
     def _wait_for_start(self) -> tuple[str, list[int]]:
         while True:
-            messages = self._channel.receive()
-            if messages is None:
-                sys.exit(1)
-            for message, fds in messages:
-                if "start" in message:
-                    return message["start"], fds
-                if "stop" in message:
-                    sys.exit(0)
+            message, fds = self._channel.next()
+            if "start" in message:
+                return message["start"], fds
+            if "stop" in message:
+                sys.exit(0)
 
     async def _main(self, target: Target, plan: Plan) -> End:
         loop = asyncio.get_running_loop()
@@ -126,6 +123,8 @@ class Process:
         loop.add_reader(self._channel.fileno(), self._hear)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._work.stop, self._options.shutdown_timeout)
+        if self._channel.pending:
+            self._hear()
         return await self._work.run()
 
     def _hear(self) -> None:
@@ -157,7 +156,7 @@ def main(arguments: Sequence[str]) -> int:
     channel_fd, board_fd, place, _ = map(int, arguments)
     channel = Channel.inherited(channel_fd)
     os.set_inheritable(board_fd, False)
-    options = WorkerOptions.from_message(channel.first()["options"])
+    options = WorkerOptions.from_message(channel.next()[0]["options"])
     set_up_logging(options.log_level)
     return Process(channel, Board(board_fd), place, options).run()
 

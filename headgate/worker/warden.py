@@ -52,7 +52,7 @@ class Warden:
                 while self._step():
                     pass
         finally:
-            self._kill_below(spare=())
+            self._kill_below()
         return 0
 
     def _step(self) -> bool:
@@ -70,7 +70,7 @@ class Warden:
         for pid, code in kernel.reap():
             self._reaped(pid, code)
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
-            self._kill_below(spare=())
+            self._kill_below()
         if self._ward_code is not None:
             self._ward_died()
         return True
@@ -129,7 +129,7 @@ class Warden:
     def _ward_died(self) -> None:
         """Whatever it still said comes first, then its exit; then a fresh one is started."""
         assert self._ward_sock is not None
-        self._kill_below(spare=())
+        self._kill_below()
         code = self._ward_code
         self._ward, self._ward_code, self._kill_at = 0, None, None
         ended = self._drain_ward()
@@ -159,9 +159,9 @@ class Warden:
                 ended = ended or kind in (ENDED, LAST)
                 self._to_worker.put(ENDED if kind == LAST else kind, payload)
 
-    def _kill_below(self, spare: Sequence[int]) -> None:
+    def _kill_below(self) -> None:
         me = os.getpid()
-        kernel.kill_until_none(lambda: kernel.below(me, spare), self._reaped)
+        kernel.kill_until_none(lambda: kernel.below(me), self._reaped)
 
     # --- frames ------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Warden:
         if not data:
             # It closed its end: it is dying, or its code has closed all files. Either way it
             # can tell us nothing any more.
-            self._kill_below(spare=())
+            self._kill_below()
             return
         for frame in self._from_ward.feed(data):
             self._pass_on(frame)
@@ -215,9 +215,9 @@ class Warden:
         self._busy = False
         # The code has ended; now what it started has to end too. A ward whose job left
         # something behind is replaced: what was killed may be part of its own machinery.
-        left = kernel.below(os.getpid(), (self._ward,))
+        left = [p for p in kernel.below(os.getpid()) if p.pid != self._ward]
         if kind == LAST or left or self._kill_at is not None:
-            self._kill_below(spare=())
+            self._kill_below()
             self._replace_ward()
         self._to_worker.put(ENDED, payload)
 

@@ -72,7 +72,7 @@ def test_other_worker_processes_keep_their_isolated_tasks(site: Site) -> None:
     site.ready(2)
     kept = sample.wait_isolated.submit("keep")
     site.wait_for("running", kind="isolated")
-    deaf = sample.deaf_thread.submit()
+    deaf = sample.deaf_free.submit()
     running = site.wait_for("running", kind="deaf")[0]
     os.kill(running["pid"], signal.SIGKILL)
     wait_until(lambda: site.job(deaf.id).attempt == 2, why="the lost one runs again")

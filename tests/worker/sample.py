@@ -182,13 +182,18 @@ def wait_isolated(ctx: Context, name: str = "go") -> str:
     return "went on"
 
 
-@app.task
+@app.task(limits=[gate])
 def deaf_thread(ctx: Context, name: str = "go") -> str:
     """Hears nothing until the file is there."""
     trail("running", kind="deaf", job=ctx.job_id)
     while not released_by(name):
         time.sleep(0.01)
     return "went on"
+
+
+@app.task
+def deaf_free(ctx: Context) -> str:
+    return deaf_thread.fn(ctx)
 
 
 @app.task(limits=[gate])
@@ -207,6 +212,12 @@ async def deaf_async(ctx: Context, name: str = "go") -> str:
 async def blocks_loop(seconds: float) -> None:
     trail("running", kind="blocks")
     time.sleep(seconds)  # on purpose: the event loop stands still
+
+
+@app.task
+def blocks_thread() -> None:
+    trail("running", kind="blocks")
+    time.sleep(600)
 
 
 @app.task

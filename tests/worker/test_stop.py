@@ -1,0 +1,113 @@
+"""Stopping: gracefully, at once, and in bounded time whatever the jobs do."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.worker import sample
+from tests.worker.site import Site, wait_until
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_graceful_stop_waits_for_what_runs(site: Site, number: int) -> None:
+    tree = site.start()
+    site.ready()
+    running = sample.wait_async.submit()
+    site.wait_for("running")
+    waiting = sample.touch_gate.submit(1)
+    tree.signal(number)
+    wait_until(lambda: "stopping" in tree.output())
+    late = sample.add.submit(1)
+    site.go()
+    assert tree.wait() == 0
+    assert site.job(running.id).state == "succeeded"
+    assert waiting.status() == "ready"
+    assert late.status() == "ready"
+    assert site.job(late.id).attempt == 0
+    assert len(site.events("worker-stop")) == 1
+
+
+def test_what_does_not_end_in_time_goes_back(site: Site) -> None:
+    """Async and isolated code is stopped after the time-out, and nothing is spent."""
+    tree = site.start("--shutdown-timeout", "0.5")
+    site.ready()
+    jobs = [sample.wait_async.submit(), sample.sleepy.submit(600.0), sample.whoami.submit()]
+    site.wait_for("running")
+    jobs[2].result(timeout=20)
+    tree.signal(signal.SIGTERM)
+    assert tree.wait(15) == 0
+    for job in jobs[:2]:
+        record = site.job(job.id)
+        assert (record.state, record.attempt) == ("ready", 0)
+
+
+def test_isolated_code_is_stopped_with_sigterm_first(site: Site) -> None:
+    tree = site.start("--shutdown-timeout", "0.2")
+    site.ready()
+    job = sample.wait_isolated.submit()
+    site.wait_for("running")
+    tree.signal(signal.SIGTERM)
+    assert tree.wait(15) == 0
+    assert site.events("stopped", kind="isolated")
+    assert site.job(job.id).state == "ready"
+
+
+def test_a_thread_that_does_not_end_is_lost_with_its_process(site: Site) -> None:
+    tree = site.start("--shutdown-timeout", "0.2")
+    site.ready()
+    job = sample.deaf_thread.submit()
+    site.wait_for("running")
+    started = time.monotonic()
+    tree.signal(signal.SIGTERM)
+    assert tree.wait(25) == 0
+    assert time.monotonic() - started < 20
+    assert site.job(job.id).state == "ready"
+    assert [a.outcome for a in site.app.store.attempts(job.id)] == ["lost"]
+
+
+def test_a_second_signal_stops_at_once(site: Site) -> None:
+    tree = site.start("--shutdown-timeout", "600")
+    site.ready()
+    jobs = [sample.nest.submit(), sample.sleepy.submit(600.0), sample.blocks_thread.submit()]
+    site.wait_for("nested")
+    site.wait_for("running")
+    tree.signal(signal.SIGINT)
+    wait_until(lambda: "stopping" in tree.output())
+    started = time.monotonic()
+    tree.signal(signal.SIGINT)
+    tree.wait(15)
+    assert time.monotonic() - started < 10
+    assert all(not site.job(job.id).done for job in jobs)
+    assert sample.alive() == []
+
+
+def test_a_stop_under_pressure_is_bounded(site: Site) -> None:
+    tree = site.start("--shutdown-timeout", "1", "--concurrency", "20", "--processes", "2")
+    site.ready(2)
+    site.app.submit_many([sample.sleepy.call(0.005) for _ in range(3000)])
+    site.app.submit_many([sample.wait_isolated.call() for _ in range(3)])
+    site.app.submit_many([sample.sleepy.call(600.0) for _ in range(5)])
+    wait_until(lambda: site.app.store.count(_succeeded()) > 100)
+    started = time.monotonic()
+    tree.signal(signal.SIGTERM)
+    assert tree.wait(20) == 0
+    assert time.monotonic() - started < 15
+    assert site.app.store.attempts is not None
+    lost = site.app.store.events("attempt_lost")
+    assert lost == []
+
+
+def test_stop_while_starting(site: Site) -> None:
+    tree = site.start()
+    wait_until(lambda: tree._below(tree.guard.pid, "headgate.worker.keeper"))
+    tree.signal(signal.SIGTERM)
+    assert tree.wait(15) == 0
+
+
+def _succeeded():
+    from headgate.jobs import JobFilter
+
+    return JobFilter(states=frozenset(("succeeded",)))
