@@ -59,12 +59,14 @@ class LaneKey:
 class Claimer:
     """One claim of one worker."""
 
-    def __init__(self, tx: Transaction, worker: str, worker_name: str, claim: Claim) -> None:
+    def __init__(
+        self, tx: Transaction, worker: str, worker_name: str, claim: Claim, values: Values
+    ) -> None:
         self.tx = tx
         self.worker = worker
         self.worker_name = worker_name
         self.claim = claim
-        self.room = Room(Values(tx).group)
+        self.room = Room(values.group)
         self.reserver = Reserver(tx, self.room, claim.state)
         self.hops = claim.hops
         self.taken: list[tuple[LaneKey, Row, Grant]] = []

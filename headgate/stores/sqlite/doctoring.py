@@ -66,7 +66,7 @@ def examine(tx: Transaction, liveness: Liveness, *, repair: bool) -> list[Troubl
         from headgate.stores.sqlite.finishing import lose
 
         for row in workerless:
-            lose(tx, row["token"], "found by doctor without a worker")
+            lose(tx, row["token"], "?", "found by doctor without a worker")
         for row in holderless:
             tx.run("DELETE FROM slots WHERE grp = ? AND slot = ?", (row["grp"], row["slot"]))
         for row in nowhere:

@@ -16,12 +16,12 @@ Q = Queries("finish")
 RETRY_FLOOR = 1.0
 
 
-def finish_all(tx: Transaction, worker: str, finishes: Sequence[Finish]) -> set[int]:
+def finish_all(tx: Transaction, worker: str, name: str, finishes: Sequence[Finish]) -> set[int]:
     """Finish each attempt that is still this worker's; the tokens of the others are stale."""
-    return {finish.token for finish in finishes if not finish_one(tx, worker, finish)}
+    return {finish.token for finish in finishes if not finish_one(tx, worker, name, finish)}
 
 
-def finish_one(tx: Transaction, worker: str, finish: Finish) -> bool:
+def finish_one(tx: Transaction, worker: str, name: str, finish: Finish) -> bool:
     running = tx.row(Q.running, {"token": finish.token})
     # The fence: an attempt that was declared lost has no row here any more, and its job
     # may be running again under a higher token. Its late word changes nothing.
@@ -29,17 +29,16 @@ def finish_one(tx: Transaction, worker: str, finish: Finish) -> bool:
         return False
     job, attempt = running["job"], running["attempt"]
     leave(tx, running)
-    cancelled = tx.row(Q.cancel_of, {"job": job})
-    outcome = finish.outcome
+    outcome, cancelled = finish.outcome, running["cancelled"]
     if cancelled is not None and outcome in ("retry", "snoozed", "returned"):
         # Somebody cancelled it while it ran: it does not come back.
-        archive(tx, running, "cancelled", cancelled["reason"], finish.error)
-        moves.conclude(tx, job, "cancelled", cancelled["reason"], attempt=attempt)
+        archive(tx, running, name, "cancelled", cancelled, finish.error)
+        moves.conclude(tx, job, "cancelled", cancelled, attempt=attempt)
         return True
     if outcome == "returned":
         moves.back(tx, job, attempt - 1)
         return True
-    archive(tx, running, outcome, finish.reason, finish.error)
+    archive(tx, running, name, outcome, finish.reason, finish.error)
     if outcome == "retry":
         again_at = tx.now + max(0.0, finish.delay)
         moves.schedule(tx, job, again_at, attempt, keeps_place=True, reason="retry")
@@ -75,17 +74,16 @@ def leave(tx: Transaction, running: Row, *, lost: bool = False) -> None:
 
 
 def archive(
-    tx: Transaction, running: Row, outcome: str, reason: str, error: Failure | None
+    tx: Transaction, running: Row, worker: str, outcome: str, reason: str, error: Failure | None
 ) -> None:
     """Keep the attempt: start, end, worker, groups, error."""
-    name = tx.value(Q.worker_name, {"id": running["worker"]}) or running["worker"]
     tx.run(
         Q.insert_attempt,
         {
             "job": running["job"],
             "token": running["token"],
             "attempt": running["attempt"],
-            "worker": name,
+            "worker": worker,
             "started_at": running["started_at"],
             "ended_at": tx.now,
             "outcome": "error" if outcome in ("failed", "retry") else outcome,
@@ -96,18 +94,17 @@ def archive(
     )
 
 
-def lose(tx: Transaction, token: int, reason: str) -> None:
+def lose(tx: Transaction, token: int, worker: str, reason: str) -> None:
     """The attempt is lost with its worker: the job goes back, or fails as lost."""
     running = tx.row(Q.running, {"token": token})
     if running is None:
         return
     job, attempt = running["job"], running["attempt"]
     leave(tx, running, lost=True)
-    archive(tx, running, "lost", reason, None)
-    record(tx, "attempt_lost", running["id"], running["worker"], token=token, reason=reason)
-    cancelled = tx.row(Q.cancel_of, {"job": job})
-    if cancelled is not None:
-        moves.conclude(tx, job, "cancelled", cancelled["reason"], attempt=attempt)
+    archive(tx, running, worker, "lost", reason, None)
+    record(tx, "attempt_lost", running["id"], worker, token=token, reason=reason)
+    if running["cancelled"] is not None:
+        moves.conclude(tx, job, "cancelled", running["cancelled"], attempt=attempt)
     elif tx.value(Q.count_attempts, {"job": job, "outcome": "lost"}) > running["max_lost"]:
         message = f"lost with its worker {running['max_lost'] + 1} times, last: {reason}"
         moves.conclude(tx, job, "failed", "lost", error=moves.plain_error(message), attempt=attempt)

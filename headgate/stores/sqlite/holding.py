@@ -10,8 +10,7 @@ from headgate.limits import Need, Needs, check_group, split_group
 from headgate.stores.protocol import SlotRecord, SlotRequest
 from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.events import record
-from headgate.stores.sqlite.values import Q as LIMITS
-from headgate.stores.sqlite.values import Values, slot_record
+from headgate.stores.sqlite.values import Values, carry, slot_record
 
 _INSERT = """
 INSERT INTO slots (grp, slot, token, holder, job, worker, worker_name, units, since, ends, boot)
@@ -26,7 +25,7 @@ def take(tx: Transaction, request: SlotRequest) -> SlotRecord | None:
     """One slot, if there is room now."""
     group = check_group(request.group)
     if request.carries_limit:
-        tx.run(LIMITS.carry, {"grp": group, "value": request.limit, "at": tx.now})
+        carry(tx, group, request.limit)
     room = Room(Values(tx).group)
     state = room.group(group)
     if state.missing:

@@ -50,7 +50,7 @@ def declare_dead(tx: Transaction, worker: str, reason: str) -> bool:
 def remove(tx: Transaction, worker: Row, reason: str) -> None:
     running = tx.rows(finishing.Q.running_of_worker, {"worker": worker["id"]})
     for row in running:
-        finishing.lose(tx, row["token"], reason)
+        finishing.lose(tx, row["token"], worker["name"], reason)
     tx.run("DELETE FROM workers WHERE id = ?", (worker["id"],))
     record(tx, "worker_lost", worker["name"], worker["id"], reason=reason, attempts=len(running))
     tx.ring("work")

@@ -73,7 +73,7 @@ class SQLiteStore:
         folder = None if self._db.path is None else Path(f"{self._db.path}.run")
         self._bells = Bells(folder)
         self._liveness = Liveness(folder)
-        self._held: dict[str, tuple[int, ...]] = {}
+        self._words = values.WordsCache()
         migrate(self._db)
 
     def close(self) -> None:
@@ -164,12 +164,20 @@ class SQLiteStore:
         self._liveness.forget(worker)
 
     def exchange(self, exchange: Exchange) -> Exchanged:
+        try:
+            return self._exchange(exchange)
+        except BaseException:
+            # What was read of limits may have been said in the transaction that is undone.
+            self._words = values.WordsCache()
+            raise
+
+    def _exchange(self, exchange: Exchange) -> Exchanged:
         with self._write() as tx:
             name = registry.known(tx, exchange.worker)
             if name is None:
                 stale = {f.token for f in exchange.finishes} | {p.token for p in exchange.progress}
                 return Exchanged(stale=frozenset(stale), dead=True)
-            stale = finishing.finish_all(tx, exchange.worker, exchange.finishes)
+            stale = finishing.finish_all(tx, exchange.worker, name, exchange.finishes)
             stale |= finishing.report_progress(tx, exchange.worker, exchange.progress)
             lost = registry.reap(tx, self._liveness, exchange.worker)
             claimed, more, wake_in, unrouted = (), False, None, False
@@ -178,7 +186,8 @@ class SQLiteStore:
                 promoted = moves.promote(tx)
                 more = promoted >= moves.PROMOTED_AT_ONCE
                 if claim.room > 0:
-                    claimer = claiming.Claimer(tx, exchange.worker, name, claim)
+                    known = values.Values(tx, self._words)
+                    claimer = claiming.Claimer(tx, exchange.worker, name, claim, known)
                     claimed, unfinished = claimer.run()
                     more = more or unfinished
                     # What this claim took again wakes nobody.

@@ -9,10 +9,9 @@ from typing import Any
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.jobs import NewJob, Routing, Submitted, Unrouted
 from headgate.limits import band_of, lane_of
-from headgate.stores.sqlite import moves
+from headgate.stores.sqlite import moves, values
 from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.queries import Queries
-from headgate.stores.sqlite.values import Q as LIMITS
 
 Q = Queries("submit")
 
@@ -66,8 +65,7 @@ def _submit_one(tx: Transaction, job: NewJob, n: int) -> Submitted:
     }
     tx.run(Q.insert_job, row)
     for group, value in job.carried:
-        # First wins: a later job that carries another value changes nothing.
-        tx.run(LIMITS.carry, {"grp": group, "value": value, "at": tx.now})
+        values.carry(tx, group, value)
     if not job.routed:
         tx.run(Q.insert_unrouted, row)
     elif waits:

@@ -9,7 +9,7 @@ up or down, so nothing can drift.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headgate.claim import Group
@@ -34,93 +34,129 @@ class Value:
     disagree: tuple[tuple[str, int | None], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """All that was said about limits, as of one version."""
+
+    version: int
+    declared: Mapping[str, Sequence[Row]]
+    """By name, the most authoritative first."""
+    overrides: Mapping[str, Row]
+    carried: Mapping[str, int | None]
+    open_keys: frozenset[str]
+    """Names of limits of which some key has a value above 0 of its own."""
+
+
+class WordsCache:
+    """Keeps what was said about limits between transactions: it changes seldom, and each
+    change counts up the version, which every transaction reads for itself."""
+
+    def __init__(self) -> None:
+        self._words: Words | None = None
+
+    def read(self, tx: Transaction) -> Words:
+        version = tx.value(Q.version)
+        words = self._words
+        if words is None or words.version != version:
+            words = self._words = self._load(tx, version)
+        return words
+
+    def _load(self, tx: Transaction, version: int) -> Words:
+        declared: dict[str, list[Row]] = {}
+        for row in tx.rows(Q.declared):
+            declared.setdefault(row["name"], []).append(row)
+        for rows in declared.values():
+            rows.sort(key=authority)
+        overrides = {row["grp"]: row for row in tx.rows(Q.overrides)}
+        open_keys = {
+            split_group(group)[0]
+            for group, row in overrides.items()
+            if "/" in group and row["has_value"] and row["value"] != 0
+        }
+        carried = {row["grp"]: row["value"] for row in tx.rows(Q.carried)}
+        return Words(version, declared, overrides, carried, frozenset(open_keys))
+
+
+def changed(tx: Transaction) -> None:
+    """Something was said about limits: whoever remembers the old words reads them anew."""
+    tx.next("limits")
+    tx.ring("work")  # a value may have been raised
+
+
 class Values:
-    """Reads values within one transaction; declarations are few and read once."""
+    """Reads values and rooms within one transaction."""
 
-    def __init__(self, tx: Transaction) -> None:
+    def __init__(self, tx: Transaction, cache: WordsCache | None = None) -> None:
         self._tx = tx
-        self._declared: dict[str, list[Row]] | None = None
-
-    def declarations(self, name: str) -> list[Row]:
-        """Most authoritative first."""
-        if self._declared is None:
-            self._declared = {}
-            for row in self._tx.rows(Q.declared):
-                self._declared.setdefault(row["name"], []).append(row)
-            for rows in self._declared.values():
-                rows.sort(key=authority)
-        return self._declared.get(name, [])
+        self._words = (cache or WordsCache()).read(tx)
+        self._reservations = {row["grp"]: row for row in tx.rows(Q.reservations)}
 
     def names(self) -> list[str]:
-        self.declarations("")
-        assert self._declared is not None
-        return list(self._declared)
+        return list(self._words.declared)
 
     def of(self, group: str) -> Value:
         name, key = split_group(group)
-        declarations = self.declarations(name)
-        declared: int | None = None
-        source = "none"
+        words = self._words
+        declarations = words.declared.get(name, ())
+        value, source, declared = None, "none", None
+        disagree: tuple[tuple[str, int | None], ...] = ()
         if declarations:
-            declared, source = declarations[0]["value"], declarations[0]["source"]
-        value = declared
+            first = declarations[0]
+            value = declared = first["value"]
+            source = first["source"]
+            disagree = tuple(
+                (row["declarer"], row["value"])
+                for row in declarations
+                if row["source"] == source and row["value"] != declared
+            )
         paused, paused_by = False, ""
         for scope in (name, group) if key is not None else (name,):
-            override = self._tx.row(Q.override, {"grp": scope})
+            override = words.overrides.get(scope)
             if override is None:
                 continue
             if override["paused"]:
                 paused, paused_by = True, override["who"]
             if override["has_value"]:
                 value, source = override["value"], "override"
-        if source == "none":
-            row = self._tx.row(Q.carried, {"grp": group})
-            if row is not None:
-                value, source = row["value"], "carried"
-        first = declarations[0] if declarations else None
-        disagree = tuple(
-            (row["declarer"], row["value"])
-            for row in declarations
-            if first is not None and row["source"] == first["source"] and row["value"] != declared
-        )
+        if source == "none" and group in words.carried:
+            value, source = words.carried[group], "carried"
         return Value(value, source, paused, paused_by, declared, disagree)
 
     def group(self, group: str) -> Group:
         """The group as a claim sees it, with what has ended taken away."""
-        value = self.of(group)
-        name, key = split_group(group)
-        limit = value.value
-        if (
-            key is None
-            and limit == 0
-            and self._tx.row(Q.keyed_override_above_zero, {"name": name}) is not None
-        ):
-            limit = None  # some key of it is open: the lanes decide, not the band
-        # Expiry is taken, not observed: the ended slots are deleted in the transaction that
-        # counts, so whoever extends one later finds it gone.
         tx = self._tx
-        params = {"grp": group, "boot": tx.boot, "boot_id": tx.boot_id}
-        if tx.writes:
-            tx.run(Q.drop_ended, params)
-        rows = tx.rows(Q.held, params)
-        reservation = tx.row(Q.reservation, {"grp": group})
-        reserved_for, reserved = None, 0
-        if (
-            reservation is not None
-            and reservation["boot"] == tx.boot_id
-            and reservation["ends"] > tx.boot
-        ):
-            reserved_for, reserved = reservation["lane"], reservation["units"]
+        value = self.of(group)
+        limit = value.value
+        if limit == 0 and group in self._words.open_keys:
+            limit = None  # some key of it is open: the lanes decide, not the band
+        held, numbers, ended = 0, set[int](), False
+        for row in tx.rows(Q.held, {"grp": group}):
+            if lives(tx, row):
+                held += row["units"]
+                numbers.add(row["slot"])
+            else:
+                ended = True
+        if ended and tx.writes:
+            # Expiry is taken, not observed: the ended slots are deleted in the transaction
+            # that counts, so whoever extends one later finds it gone.
+            tx.run(Q.drop_ended, {"grp": group, "boot": tx.boot, "boot_id": tx.boot_id})
+        reservation = self.reservation(group)
         return Group(
             group,
             limit,
             paused=value.paused,
             missing=value.source == "none",
-            held=sum(row["units"] for row in rows),
-            numbers={row["slot"] for row in rows},
-            reserved_for=reserved_for,
-            reserved=reserved,
+            held=held,
+            numbers=numbers,
+            reserved_for=None if reservation is None else reservation["lane"],
+            reserved=0 if reservation is None else reservation["units"],
         )
+
+    def reservation(self, group: str) -> Row | None:
+        row = self._reservations.get(group)
+        if row is None or row["boot"] != self._tx.boot_id or row["ends"] <= self._tx.boot:
+            return None
+        return row
 
 
 def authority(row: Row) -> tuple[bool, list[int], float]:
@@ -149,7 +185,13 @@ def declare(tx: Transaction, publication: Publication) -> None:
                     "at": tx.now,
                 },
             )
-    tx.ring("work")  # a value may have been raised
+    changed(tx)
+
+
+def carry(tx: Transaction, group: str, value: int | None) -> None:
+    """First wins: a later job that carries another value changes nothing."""
+    if tx.run(Q.carry, {"grp": group, "value": value, "at": tx.now}).rowcount:
+        changed(tx)
 
 
 def change(tx: Transaction, change: LimitChange) -> None:
@@ -180,19 +222,19 @@ def change(tx: Transaction, change: LimitChange) -> None:
         )
     else:
         tx.run(Q.drop_override, {"grp": change.group})
+    changed(tx)
     new = Values(tx).of(change.group)
     record(
         tx, "limit_changed", change.group, change.by,
         old=old.value, new=new.value, old_source=old.source, new_source=new.source,
         paused=new.paused, was_paused=old.paused, reason=change.reason,
     )  # fmt: skip
-    tx.ring("work")
 
 
 def limit_record(tx: Transaction, values: Values, group: str) -> LimitRecord:
     value = values.of(group)
     slots = [row for row in tx.rows(Q.slots_of_group, {"grp": group}) if lives(tx, row)]
-    reservation = tx.row(Q.reservation, {"grp": group})
+    reservation = values.reservation(group)
     return LimitRecord(
         group=group,
         value=value.value,

@@ -1,7 +1,9 @@
 -- name: running
 SELECT r.token, r.job, r.worker, r.attempt, r.started_at, r.ready_at, r.slots,
-       j.id, j.queue, j.priority, j.band, j.turn, j.lane, j.place, j.max_lost
-FROM running r JOIN jobs j ON j.n = r.job WHERE r.token = :token
+       j.id, j.queue, j.priority, j.band, j.turn, j.lane, j.place, j.max_lost,
+       c.reason AS cancelled
+FROM running r JOIN jobs j ON j.n = r.job LEFT JOIN cancels c ON c.job = r.job
+WHERE r.token = :token
 
 -- name: running_of_worker
 SELECT token FROM running WHERE worker = :worker ORDER BY token
@@ -24,12 +26,7 @@ VALUES (:job, :token, :attempt, :worker, :started_at, :ended_at, :outcome, :reas
 -- name: count_attempts
 SELECT count(*) FROM attempts WHERE job = :job AND outcome = :outcome
 
--- name: cancel_of
-SELECT who, reason FROM cancels WHERE job = :job
-
 -- name: progress
 UPDATE running SET progress = :fraction, progress_text = :text
 WHERE token = :token AND worker = :worker
 
--- name: worker_name
-SELECT name FROM workers WHERE id = :id

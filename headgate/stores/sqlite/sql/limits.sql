@@ -1,3 +1,6 @@
+-- name: version
+SELECT value FROM counters WHERE name = 'limits'
+
 -- name: declared
 SELECT name, source, declarer, value, release, at FROM declared ORDER BY name
 
@@ -13,19 +16,11 @@ DELETE FROM declared WHERE declarer = :declarer
 -- name: carry
 INSERT INTO carried (grp, value, at) VALUES (:grp, :value, :at) ON CONFLICT (grp) DO NOTHING
 
--- name: carried
-SELECT value FROM carried WHERE grp = :grp
-
 -- name: override
 SELECT value, has_value, paused, who, reason, at FROM overrides WHERE grp = :grp
 
 -- name: overrides
 SELECT grp, value, has_value, paused, who, reason, at FROM overrides ORDER BY grp
-
--- name: keyed_override_above_zero
-SELECT 1 FROM overrides
-WHERE grp > :name || '/' AND grp < :name || '0' AND has_value = 1
-  AND (value IS NULL OR value > 0) LIMIT 1
 
 -- name: set_override
 INSERT INTO overrides (grp, value, has_value, paused, who, reason, at)
@@ -37,15 +32,8 @@ SET value = excluded.value, has_value = excluded.has_value, paused = excluded.pa
 -- name: drop_override
 DELETE FROM overrides WHERE grp = :grp
 
--- name: held
-SELECT slot, units FROM slots
-WHERE grp = :grp AND (worker IS NOT NULL OR (boot = :boot_id AND ends > :boot))
-
 -- name: drop_ended
 DELETE FROM slots WHERE grp = :grp AND worker IS NULL AND (boot <> :boot_id OR ends <= :boot)
-
--- name: reservation
-SELECT lane, job, units, ends, boot FROM reservations WHERE grp = :grp
 
 -- name: slots_of_group
 SELECT s.grp, s.slot, s.token, s.holder, s.job, s.worker, s.worker_name, s.units, s.since,
@@ -53,5 +41,11 @@ SELECT s.grp, s.slot, s.token, s.holder, s.job, s.worker, s.worker_name, s.units
 FROM slots s LEFT JOIN running r ON r.token = s.token
 WHERE s.grp = :grp ORDER BY s.slot
 
--- name: held_groups
-SELECT grp, sum(units) AS units, count(*) AS holders FROM slots GROUP BY grp ORDER BY grp
+-- name: carried
+SELECT grp, value FROM carried
+
+-- name: held
+SELECT slot, units, worker, ends, boot FROM slots WHERE grp = :grp
+
+-- name: reservations
+SELECT grp, lane, job, units, ends, boot FROM reservations
