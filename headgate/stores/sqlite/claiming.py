@@ -70,6 +70,9 @@ class Claimer:
         self.reserver = Reserver(tx, self.room, claim.state)
         self.hops = claim.hops
         self.taken: list[tuple[LaneKey, Row, Grant]] = []
+        self.leaves_some = False
+        """There may be work left for others: of tasks or queues that this worker does not
+        serve, or more than it has room for."""
         self._scans: dict[tuple[str, int, bool], Scan] = {}
 
     def run(self) -> tuple[tuple[Claimed, ...], bool]:
@@ -82,6 +85,8 @@ class Claimer:
         for scan in self._scans.values():
             scan.settle()
         claimed = self._grant_all()
+        if self.hops <= 0 or len(claimed) >= claim.room:
+            self.leaves_some = True
         state.unfinished = self.hops <= 0 and len(claimed) < claim.room
         state.barren = 0 if claimed or not state.unfinished else state.barren + 1
         return claimed, state.unfinished and state.barren % BARREN_CLAIMS != BARREN_CLAIMS - 1
@@ -124,6 +129,8 @@ class Claimer:
         else:
             mine = {share.name: share for share in self.claim.queues}
             shares = [mine[name] for name in present if name in mine]
+            if len(shares) < len(present) or any(share.room < self.claim.room for share in shares):
+                self.leaves_some = True
         return [share for share in shares if share.name not in paused and share.room > 0]
 
     def _take(self, queue: str, wanted: int, *, aged: bool) -> int:
@@ -226,6 +233,7 @@ class Scan:
         for row in self.tx.rows(Q.bands, self._where()):
             band = Band.parse(row["band"])
             if band.task not in self.claimer.claim.tasks:
+                self.claimer.leaves_some = True
                 continue
             block = self.claimer.room.blocks_band(band)
             if block is None:

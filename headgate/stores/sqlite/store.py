@@ -190,8 +190,11 @@ class SQLiteStore:
                     claimer = claiming.Claimer(tx, exchange.worker, name, claim, known)
                     claimed, unfinished = claimer.run()
                     more = more or unfinished
-                    # What this claim took again wakes nobody.
-                    tx.freed = {g for g in tx.freed if claimer.room.group(g).free() > 0}
+                    # Room that this claim took again, or found nobody waiting for, wakes
+                    # nobody: a bell for every finish would keep all workers asking.
+                    room = claimer.room
+                    free = {g for g in tx.freed if room.group(g).free() > 0}
+                    tx.freed = free if claimer.leaves_some else set()
                 wake_in = claiming.wake_in(tx)
                 unrouted = bool(submitting.unrouted_tasks(tx) & claim.tasks)
             cancels = tx.rows(claiming.Q.cancels, {"worker": exchange.worker})
