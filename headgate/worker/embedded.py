@@ -136,13 +136,12 @@ class Worker:
                 self._stop_asked = False
 
     async def _work(self, work: WorkLoop, registered: Registration) -> End:
-        end: End = "stuck"
         try:
             end = await work.run()
         finally:
             # Code that does not stop keeps its slots: the files stay open until this process
             # ends, and the store takes the slots back then.
-            if end != "stuck":
+            if not work.running:
                 await asyncio.to_thread(self.app.store.unregister, registered.id)
                 for fd in registered.fds:
                     os.close(fd)

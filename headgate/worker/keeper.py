@@ -26,7 +26,7 @@ from headgate.worker import burst
 from headgate.worker.board import Board
 from headgate.worker.channel import Channel
 from headgate.worker.clerk import Clerk
-from headgate.worker.lease import Lease, Renewer, stage
+from headgate.worker.lease import Lease, Renewer, next_change, stage
 from headgate.worker.logs import set_up_logging
 from headgate.worker.options import WorkerOptions
 from headgate.worker.place import Place
@@ -108,7 +108,10 @@ class Keeper:
             for when in (place.start_at, place.kill_at)
             if when is not None
         ]
-        return max(0.0, min(_TICK, min(times, default=now + _TICK) - now))
+        waits = [when - now for when in times]
+        leases = [place.lease for place in self._places if place.lease is not None]
+        waits += [next_change(now, lease.sent, lease.seconds) or _TICK for lease in leases]
+        return max(0.0, min([_TICK, *waits]))
 
     def _look_after(self) -> None:
         for pid, code in kernel.reap():
@@ -153,6 +156,8 @@ class Keeper:
         for message, _ in messages:
             if "hello" in message:
                 self._register(place, message["hello"])
+            elif "ready" in message:
+                self._started_once = True
             elif "refused" in message:
                 place.bye = "refused"
                 self._refused(message["refused"], message["code"])
@@ -240,7 +245,6 @@ class Keeper:
             if place.worker == worker and place.stage == "starting" and place.channel:
                 place.stage = "running"
                 place.channel.send({"start": worker}, place.fds)
-                self._started_once = True
                 if self._stops:
                     self._tell_stop(place)
 
@@ -251,25 +255,34 @@ class Keeper:
             return
         row = self._board.row(place.index)
         silent = now - max(row.pulse, place.started)
-        if silent > place.silent_after and not place.stalled:
-            place.stalled = True
-            log.warning("worker process %d has been silent for %.0f s", place.pid, silent)
-            self._mark(place, "stalled")
-        elif silent <= place.silent_after and place.stalled:
-            place.stalled = False
-            log.info("worker process %d answers again", place.pid)
-            self._mark(place, "alive")
+        stalled = silent > place.silent_after
+        if stalled != place.stalled:
+            place.stalled = stalled
+            if stalled:
+                log.warning("worker process %d has been silent for %.0f s", place.pid, silent)
+            else:
+                log.info("worker process %d answers again", place.pid)
+        self._show(place, "stalled" if stalled else "alive")
         if self._options.stall_timeout is not None and silent > self._options.stall_timeout:
             self._kill(place, f"it was silent for {silent:.0f} s")
         elif place.stalled and row.deadline and now > row.deadline:
             self._kill(place, "it is stalled and one of its jobs is past its time-out")
 
-    def _mark(self, place: Place, state: str) -> None:
+    def _show(self, place: Place, state: str) -> None:
+        """Have others see how it is. A worker that froze in the middle of a write may hold
+        up the store itself, so what could not be told is told again with a later look."""
+        if place.shown == state or place.telling or self._store is None:
+            return
         store, worker = self._store, place.worker
-        assert store is not None
+        place.telling = True
 
         def told(result: Exception | None) -> None:
-            if result is not None:
+            if place.worker != worker:
+                return
+            place.telling = False
+            if result is None:
+                place.shown = state
+            else:
                 log.warning("worker %s could not be shown as %s: %s", worker, state, result)
 
         self._clerk.ask(lambda: store.mark(worker, state), told)

@@ -117,10 +117,16 @@ class WorkLoop:
 
     # --- from start to stop -------------------------------------------------------------------
 
-    async def run(self) -> End:
+    @property
+    def running(self) -> int:
+        return self._runner.running
+
+    async def run(self, ready: Callable[[], None] = lambda: None) -> End:
+        """`ready` is called once the worker has started and may claim."""
         await asyncio.to_thread(self._store.publish, self._app.publication(self._plan.name))
         await asyncio.to_thread(self._queues.refresh)
         await call_hooks(self._app.hooks.worker_start, "on_worker_start")
+        ready()
         claiming = asyncio.create_task(self._claimer.run(), name="headgate-claimer")
         chores = [asyncio.create_task(chore) for chore in self._chores()]
         try:

@@ -33,6 +33,9 @@ class Place:
     started: float = 0.0
     silent_after: float = 30.0
     stalled: bool = False
+    shown: str = "alive"
+    """How the store shows it to others."""
+    telling: bool = False
     kill_at: float | None = None
     code: int | None = None
     """The exit code, while it is being cleaned up after."""
@@ -72,6 +75,8 @@ class Place:
         self.lease = None
         self.told = "fresh"
         self.stalled = False
+        self.shown = "alive"
+        self.telling = False
         self.kill_at = None
         self.code = None
         self.bye = ""

@@ -24,7 +24,7 @@ from typing import Any
 from headgate.clock import Clock
 from headgate.errors import HeadgateError, StoreError
 from headgate.worker.board import Board
-from headgate.worker.channel import Channel
+from headgate.worker.channel import Channel, Message
 from headgate.worker.logs import set_up_logging
 from headgate.worker.loop import End, Plan, WorkLoop
 from headgate.worker.options import DEFAULT_CONCURRENCY, WorkerOptions
@@ -125,7 +125,10 @@ class Process:
             loop.add_signal_handler(number, self._work.stop, self._options.shutdown_timeout)
         if self._channel.pending:
             self._hear()
-        return await self._work.run()
+        return await self._work.run(ready=lambda: self._say({"ready": True}))
+
+    def _say(self, message: Message) -> None:
+        self._channel.send(message)
 
     def _hear(self) -> None:
         assert self._work is not None

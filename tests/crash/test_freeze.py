@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
@@ -24,8 +23,7 @@ def test_frozen_and_thawed(site: Site, who: str) -> None:
         "guard": lambda: [tree.guard.pid],
         "all": lambda: [tree.guard.pid, tree.keeper(), *tree.processes()],
     }[who]()
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+    site.freeze(frozen)
     other = site.start("--name", "other")
     site.ready(2)
     waiting = sample.probe.submit()
@@ -36,8 +34,7 @@ def test_frozen_and_thawed(site: Site, who: str) -> None:
     assert store.group("gate")[0].held == 1
     assert waiting.status() == "ready"
     site.go()
-    for pid in frozen:
-        os.kill(pid, signal.SIGCONT)
+    site.thaw(frozen)
     assert held.result(timeout=20) == "went on"
     assert site.job(held.id).attempt == 1
     waiting.result(timeout=20)
@@ -55,7 +52,7 @@ def test_stalled_is_shown_and_timeouts_are_enforced(site: Site) -> None:
     job = sample.wait_async.using(timeout=4).submit()
     site.wait_for("running")
     (pid,) = tree.processes()
-    os.kill(pid, signal.SIGSTOP)
+    site.freeze([pid])
     store = site.app.store
     wait_until(lambda: [w.state for w in store.workers()] == ["stalled"], why="shown as stalled")
     wait_until(lambda: pid not in tree._below(tree.guard.pid, "headgate.worker.process"), 15)
@@ -70,10 +67,10 @@ def test_stalled_and_alive_again(site: Site) -> None:
     tree = site.start(HEADGATE_CONFIG=str(site.folder / "headgate.toml"))
     site.ready()
     (pid,) = tree.processes()
-    os.kill(pid, signal.SIGSTOP)
+    site.freeze([pid])
     store = site.app.store
     wait_until(lambda: [w.state for w in store.workers()] == ["stalled"])
-    os.kill(pid, signal.SIGCONT)
+    site.thaw([pid])
     wait_until(lambda: [w.state for w in store.workers()] == ["alive"])
     assert tree.processes() == [pid]
     assert tree.stop() == 0

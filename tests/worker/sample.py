@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from headgate import App, Cancel, Context, Retry, Snooze
+from headgate import App, Cancel, Context, Retry, Snooze, Worker
 from headgate.kernel import look
 
 app = App()
@@ -363,3 +363,11 @@ def around(ctx: Context):
 def on_error(ctx: Context, error: BaseException) -> None:
     if os.environ.get("TRAIL_HOOKS"):
         trail("error", task=ctx.task, error=type(error).__name__)
+
+
+worker = Worker(app, "sample-worker", concurrency=3)
+
+
+@worker.task("kills_worker", max_lost=1)
+def kills_worker() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

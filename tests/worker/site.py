@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,7 +44,7 @@ class Tree:
         self.log = site.folder / f"worker-{uuid.uuid4().hex[:6]}.log"
         with self.log.open("wb") as out:
             self.guard = subprocess.Popen(
-                [sys.executable, "-m", "headgate", "worker", *arguments],
+                [sys.executable, "-m", *arguments],
                 cwd=REPO,
                 env={**os.environ, **env},
                 stdout=out,
@@ -62,7 +64,10 @@ class Tree:
         return found
 
     def keeper(self) -> int:
-        return wait_until(lambda: self._below(self.guard.pid, "headgate.worker.keeper"))[0]
+        modules = ("headgate.worker.keeper", "tests.crash.leased")
+        return wait_until(
+            lambda: [pid for module in modules for pid in self._below(self.guard.pid, module)]
+        )[0]
 
     def processes(self, count: int = 1) -> list[int]:
         def found() -> list[int]:
@@ -110,7 +115,10 @@ class Site:
         return sample.app
 
     def start(self, *arguments: str, target: str = "tests.worker.sample:app", **env: str) -> Tree:
-        tree = Tree(self, (target, *arguments), {**self.env, **env})
+        return self.start_module("headgate", "worker", target, *arguments, **env)
+
+    def start_module(self, *arguments: str, **env: str) -> Tree:
+        tree = Tree(self, arguments, {**self.env, **env})
         self.trees.append(tree)
         return tree
 
@@ -145,6 +153,25 @@ class Site:
         return wait_until(
             lambda: record if (record := self.job(id)).done else None, seconds, f"end of {id}"
         )
+
+    def freeze(self, pids: list[int]) -> None:
+        """SIGSTOP, but not in the middle of a write: whoever is frozen there holds up every
+        other writer of the file, which is SQLite's nature and not what is tested."""
+        while True:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            with closing(sqlite3.connect(self.folder / "jobs.db", timeout=0.2)) as db:
+                try:
+                    db.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    self.thaw(pids)
+                else:
+                    db.rollback()
+                    return
+
+    def thaw(self, pids: list[int]) -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
     # --- nothing is left behind ----------------------------------------------------------------
 

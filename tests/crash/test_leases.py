@@ -1,0 +1,123 @@
+"""Leases: the pure timing, then real processes that cannot renew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from headgate.worker.board import Board
+from headgate.worker.lease import guard_timeout, must_kill, next_change, stage
+from tests.worker import sample
+from tests.worker.site import Site, Tree, wait_until
+
+LEASE = 3.0
+
+
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [(0, "fresh"), (9.9, "fresh"), (10, "renew"), (19.9, "renew"), (20, "stop"), (23.7, "stop"),
+     (23.75, "kill"), (1000, "kill")],
+)  # fmt: skip
+def test_stages_are_counted_from_the_sending(age: float, expected: str) -> None:
+    assert stage(1000 + age, 1000, 30) == expected
+
+
+def test_next_change_is_the_next_boundary() -> None:
+    assert [next_change(1000 + age, 1000, 30) for age in (0, 10, 15, 20, 24, 90)] == [
+        *(10, 10, 5, 3.75, 0, 0)
+    ]
+
+
+def test_the_guard_looks_at_workers_with_a_lease_only() -> None:
+    board = Board.create(3)
+    board.pulse(0, 5.0)  # without a lease
+    board.lease(1, 30, 1000.0)
+    board.lease(2, 60, 1000.0)
+    assert guard_timeout(1000.0, board.rows()) == 25
+    assert not must_kill(1024.9, board.rows())
+    assert must_kill(1025.0, board.rows())
+    board.clear(1)
+    assert not must_kill(1025.0, board.rows())
+    assert guard_timeout(2000.0, board.rows()) == 0
+
+
+def test_the_board_is_shared_memory() -> None:
+    board = Board.create(1)
+    other = Board(os.dup(board.fd))
+    other.lease(0, 30, 7.5)
+    other.work(0, 99.0, 4)
+    assert (board.row(0).renewed, board.row(0).deadline, board.row(0).running) == (7.5, 99.0, 4)
+
+
+@pytest.fixture
+def leased(site: Site) -> Tree:
+    env = {"HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS": str(LEASE)}
+    tree = site.start_module("tests.crash.leased", **env)
+    site.ready()
+    return tree
+
+
+def renewals(site: Site) -> int:
+    path = site.folder / "renewals"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_renewed_while_all_is_well(site: Site, leased: Tree) -> None:
+    job = sample.wait_async.submit()
+    site.wait_for("running")
+    wait_until(lambda: renewals(site) >= 5, LEASE * 4)
+    site.go()
+    assert job.result(timeout=10) == "went on"
+    assert leased.stop() == 0
+
+
+@pytest.mark.parametrize("how", ["refuse", "hang"])
+def test_stopped_at_two_thirds_killed_at_five_sixths(site: Site, leased: Tree, how: str) -> None:
+    told = sample.wait_async.submit()
+    deaf = sample.blocks_thread.submit()
+    site.wait_for("running", count=2)
+    (pid,) = leased.processes()
+    before = renewals(site)
+    (site.folder / how).touch()
+    wait_until(lambda: renewals(site) > before)
+    failed_at = time.monotonic()  # at most a third of the lease after the last confirmed one
+    stopped = site.wait_for("stopped", kind="async")[0]["t"]
+    assert stopped - failed_at < LEASE * 2 / 3
+    wait_until(lambda: sample.started(pid) == 0, why="killed")
+    assert time.monotonic() - failed_at < LEASE * 5 / 6
+    (site.folder / how).unlink()
+    wait_until(lambda: "lost" in [a.outcome for a in site.app.store.attempts(deaf.id)])
+    assert "lost" not in [a.outcome for a in site.app.store.attempts(told.id)]
+    site.go()
+    assert told.result(timeout=20) == "went on"
+    leased.signal(signal.SIGTERM)
+    leased.signal(signal.SIGTERM)
+    leased.wait()
+
+
+def test_works_again_after_a_short_outage(site: Site, leased: Tree) -> None:
+    (pid,) = leased.processes()
+    job = sample.wait_async.submit()
+    site.wait_for("running")
+    (site.folder / "refuse").touch()
+    site.wait_for("stopped", kind="async")
+    (site.folder / "refuse").unlink()
+    site.go()
+    assert job.result(timeout=20) == "went on"
+    assert leased.processes() == [pid]
+    assert leased.stop() == 0
+
+
+def test_the_guard_kills_when_a_frozen_keeper_does_not(site: Site, leased: Tree) -> None:
+    job = sample.nest.submit()
+    site.wait_for("nested")
+    os.kill(leased.keeper(), signal.SIGSTOP)
+    frozen_at = time.monotonic()
+    wait_until(lambda: not sample.alive(), LEASE)
+    assert time.monotonic() - frozen_at < LEASE
+    assert leased.wait(5) != 0
+    site.start()
+    assert job.result(timeout=20) == []
