@@ -18,7 +18,7 @@ from headgate.clock import Clock
 from headgate.config import Config
 from headgate.context import Context
 from headgate.declare import Declaring
-from headgate.errors import ConfigError, InvalidArguments, JobNotFound
+from headgate.errors import ConfigError, DeclarationError, InvalidArguments, JobNotFound
 from headgate.handle import JobHandle, is_text
 from headgate.jobs import JobRecord, NewJob, Submitted
 from headgate.limits import Limit, split_group
@@ -201,6 +201,11 @@ class App(Declaring):
         They are stored in pieces of some hundred, each of which happens whole.
         """
         made = list(calls)
+        for call in made:
+            if call.task.app is not self:
+                raise DeclarationError(
+                    f"task {call.task.name!r} belongs to another app; submit it through that one"
+                )
         jobs = [call.new_job() for call in made]
         done = self.store_jobs(jobs)
         return [call.handle(one.id) for call, one in zip(made, done, strict=True)]

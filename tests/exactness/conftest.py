@@ -1,0 +1,171 @@
+"""Real worker processes on a real file, judged by the checker from the jobs' own log."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from headgate.app import App
+from headgate.checker import Change, Job, Kill, Report, check
+from headgate.execlog import now
+from headgate.jobs import JobFilter, State
+from headgate.stores.protocol import LimitChange, Store
+from headgate.tasks import Call
+
+from . import scene
+
+ROOT = Path(__file__).parents[2]
+SCENE = "tests.exactness.scene:app"
+ENDED: frozenset[State] = frozenset(("succeeded", "failed", "cancelled"))
+
+
+def wait_for(reached: Callable[[], bool], seconds: float, what: str, every: float = 0.05) -> None:
+    """Wait for the event itself; the deadline only ends a test that has failed."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
+        time.sleep(every)
+
+
+@dataclass
+class Fleet:
+    """Workers, what was submitted to them, what was changed and killed meanwhile."""
+
+    folder: Path
+    app: App
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
+
+    @property
+    def store(self) -> Store:
+        return self.app.store
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "execution.log"
+
+    def start(self, *options: str, scene: str = SCENE) -> subprocess.Popen[bytes]:
+        env = {
+            **os.environ,
+            "HEADGATE_URL": self.app.url,
+            "HEADGATE_TEST_LOG": str(self.log),
+        }
+        command = [sys.executable, "-m", "headgate", "worker", scene, *options]
+        known = {worker.id for worker in self.store.workers()}
+        wanted = int(options[options.index("--processes") + 1]) if "--processes" in options else 1
+        process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
+        self.processes.append(process)
+        wait_for(
+            lambda: len({w.id for w in self.store.workers()} - known) >= wanted,
+            30,
+            "the workers are there",
+        )
+        return process
+
+    def submit(
+        self,
+        calls: Sequence[Call],
+        groups: Sequence[Mapping[str, int]],
+        one_of: Sequence[Sequence[str]] = (),
+        turns: Sequence[str] | None = None,
+    ) -> list[str]:
+        """Submit, and note for the checker what each job needs."""
+        ids: list[str] = []
+        for begin in range(0, len(calls), 500):
+            handles = self.app.submit_many(calls[begin : begin + 500])
+            submitted = now()
+            for n, handle in enumerate(handles, begin):
+                self.jobs.append(
+                    Job(
+                        handle.id,
+                        submitted=submitted,
+                        groups=groups[n],
+                        one_of=one_of if not groups[n] else [],
+                        turn=turns[n] if turns else "",
+                    )
+                )
+                ids.append(handle.id)
+        return ids
+
+    def set_limit(self, group: str, value: int | None, before: int | None) -> None:
+        """A raise is noted before it is asked for, a lowering after it is granted."""
+        change = LimitChange(group, value, set_value=True, by="test", reason="test")
+        raised = value is None or (before is not None and value > before)
+        if raised:
+            self.changes.append(Change(now(), group, value))
+        self.store.change_limit(change)
+        if not raised:
+            self.changes.append(Change(now(), group, value))
+
+    def done(self) -> int:
+        return self.store.count(JobFilter(states=ENDED), limit=1_000_000)
+
+    def wait_done(self, seconds: float) -> None:
+        wait_for(lambda: self.done() >= len(self.jobs), seconds, "all jobs have ended", 0.2)
+
+    def stop(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            process.wait(60)
+
+    def judge(self, limits: Mapping[str, int | None], room: int | None = None) -> Report:
+        return check(
+            [self.log],
+            limits=limits,
+            changes=self.changes,
+            jobs=self.jobs,
+            kills=self.kills,
+            room=room,
+        )
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Processes that still know the folder of this test."""
+    found: list[str] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if str(folder).encode() in (entry / "environ").read_bytes():
+                    found.append((entry / "cmdline").read_bytes().decode().replace("\0", " "))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    """After every test: no process, no lock file, no slot, no attempt is left behind."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    monkeypatch.setenv("HEADGATE_URL", url)
+    monkeypatch.setenv("HEADGATE_TEST_LOG", str(tmp_path / "execution.log"))
+    importlib.reload(scene)  # an app of its own for every test: it reads the url once
+    app = scene.app
+    fleet = Fleet(tmp_path, app)
+    try:
+        yield fleet
+        fleet.stop()
+        wait_for(lambda: leftovers(tmp_path) == [], 10, "no process is left behind")
+        assert fleet.store.workers() == []
+        held = {g: fleet.store.group(g)[0].held for g in fleet.store.groups()}
+        assert {group: n for group, n in held.items() if n} == {}, "slots left behind"
+        assert fleet.store.doctor() == []
+        assert list(tmp_path.glob("*.run/*.lock")) == [], "lock files left behind"
+    finally:
+        for process in fleet.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        app.close()

@@ -1,0 +1,80 @@
+"""Tasks under every kind of limit; each job writes what it did to the execution log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from headgate import App, Context, OneOf
+from headgate.execlog import recording
+
+app = App()
+tenant = app.limit("tenant", 2, key="tenant_id")
+shared = app.limit("shared", 10)
+memory = app.limit("memory", 7)
+app.limit("host-a", 2)
+app.limit("host-b", 1)
+
+LIMITS: dict[str, int | None] = {
+    "narrow": 3, "tenant": 2, "shared": 10, "memory": 7, "host-a": 2, "host-b": 1,
+}  # fmt: skip
+UNITS = {"memory": 3}
+
+
+def log() -> str:
+    return os.environ["HEADGATE_TEST_LOG"]
+
+
+@app.task(max_concurrent=3)
+async def narrow(ctx: Context, seconds: float) -> None:
+    with recording(log(), ctx):
+        await asyncio.sleep(seconds)
+
+
+@app.task(limits=[tenant])
+async def per_tenant(ctx: Context, tenant_id: str, seconds: float) -> None:
+    with recording(log(), ctx, turn=tenant_id):
+        await asyncio.sleep(seconds)
+
+
+@app.task(limits=[shared])
+async def shared_async(ctx: Context, seconds: float) -> None:
+    with recording(log(), ctx):
+        await asyncio.sleep(seconds)
+
+
+@app.task(limits=[shared])
+def shared_sync(ctx: Context, seconds: float) -> None:
+    with recording(log(), ctx):
+        time.sleep(seconds)
+
+
+@app.task(limits=[OneOf("host-a", "host-b")])
+async def either(ctx: Context, seconds: float) -> None:
+    with recording(log(), ctx):
+        await asyncio.sleep(seconds)
+
+
+@app.task(limits=[memory.units(3)])
+async def hungry(ctx: Context, seconds: float) -> None:
+    with recording(log(), ctx, units=UNITS):
+        await asyncio.sleep(seconds)
+
+
+@app.task(limits=[memory])
+async def modest(ctx: Context, seconds: float) -> None:
+    with recording(log(), ctx):
+        await asyncio.sleep(seconds)
+
+
+@app.task(limits=[shared], fair_by="turn")
+async def in_turn(ctx: Context, turn: str, seconds: float) -> None:
+    with recording(log(), ctx, turn=turn):
+        await asyncio.sleep(seconds)
+
+
+@app.task(fair_by="turn")
+async def plain_turn(ctx: Context, turn: str, seconds: float) -> None:
+    with recording(log(), ctx, turn=turn):
+        await asyncio.sleep(seconds)

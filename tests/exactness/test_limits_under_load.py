@@ -1,0 +1,163 @@
+"""Exact with separate processes: never over, nothing lost, and the limits used well."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections import Counter
+
+from headgate.checker import Report
+from headgate.execlog import now
+
+from . import scene
+from .conftest import Fleet, wait_for
+
+dice = random.Random(11)
+FULL = os.environ.get("HEADGATE_PROOF") == "full"
+"""`make prove-exactness`: the sizes of the promise; otherwise a short form of each."""
+
+
+def short() -> float:
+    return dice.uniform(0.01, 0.05)
+
+
+def clean(report: Report) -> None:
+    print(report.text())
+    assert report.ok, report.text()
+
+
+def test_every_kind_of_limit_with_four_processes(fleet: Fleet) -> None:
+    """A task limit, a key limit over 200 tenants, a shared limit, a one-of pair, units."""
+    fleet.start("--processes", "4", "--concurrency", "25")
+    each = 1000 if FULL else 300
+    kinds = [
+        ([scene.narrow.call(short()) for _ in range(each)], [{"narrow": 1}] * each),
+        (
+            [scene.per_tenant.call(f"t{i % 200}", short()) for i in range(each)],
+            [{f"tenant/t{i % 200}": 1} for i in range(each)],
+        ),
+        (
+            [
+                (scene.shared_async if i % 2 else scene.shared_sync).call(short())
+                for i in range(each)
+            ],
+            [{"shared": 1}] * each,
+        ),
+        ([scene.either.call(short()) for _ in range(each)], [{}] * each),
+        ([scene.hungry.call(short()) for _ in range(each)], [{"memory": 3}] * each),
+    ]
+    for calls, groups in kinds:
+        fleet.submit(calls, groups, one_of=[["host-a", "host-b"]])
+    fleet.wait_done(170)
+    fleet.stop()
+    report = fleet.judge(scene.LIMITS, room=100)
+    clean(report)
+    peaks = {name: use.peak for name, use in report.usage.items()}
+    assert peaks["narrow"] == 3
+    assert peaks["shared"] == 10
+    assert peaks["memory"] == 6
+    assert (peaks["host-a"], peaks["host-b"]) == (2, 1)
+    for name in ("narrow", "shared", "memory", "host-a", "host-b"):
+        print(f"use of {name}: {report.usage[name].ratio:.1%}")
+
+
+def test_limits_changed_under_load(fleet: Fleet) -> None:
+    """Lowered below what runs, raised, set to 0, paused and back: never over, nobody stuck."""
+    fleet.start("--processes", "4", "--concurrency", "10")
+    count = 1200
+    fleet.submit([scene.shared_async.call(short()) for _ in range(count)], [{"shared": 1}] * count)
+    wait_for(lambda: fleet.done() > 20, 30, "they run")
+    value: int | None = 10
+    for new in (3, 12, 0, 7, 1, None, 4, 20, 2, 10):
+        fleet.set_limit("shared", new, value)
+        value = new
+        if new == 0:
+            # Nobody is killed and nothing starts: what runs ends, then nothing runs.
+            wait_for(lambda: fleet.store.group("shared")[0].held == 0, 10, "it drains")
+            before = fleet.done()
+            time.sleep(0.3)
+            assert fleet.done() == before
+        else:
+            before = fleet.done()
+            wait_for(lambda: fleet.done() > before + 10, 30, f"it goes on at {new}")  # noqa: B023
+    fleet.wait_done(60)
+    fleet.stop()
+    clean(fleet.judge(scene.LIMITS, room=40))
+
+
+def test_a_wide_job_among_narrow_ones_starts_in_bounded_time(fleet: Fleet) -> None:
+    fleet.start("--processes", "2", "--concurrency", "20")
+    stop = threading.Event()
+
+    def flood() -> None:
+        while not stop.is_set():
+            waiting = len(fleet.jobs) - fleet.done()
+            if waiting < 100:
+                calls = [scene.modest.call(dice.uniform(0.05, 0.15)) for _ in range(50)]
+                fleet.submit(calls, [{"memory": 1}] * 50)
+            time.sleep(0.02)
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        wait_for(lambda: fleet.store.group("memory")[0].held == 7, 30, "the narrow fill it")
+        began = time.monotonic()
+        (handle,) = fleet.app.submit_many([scene.hungry.call(0.05)])
+        handle.result(timeout=30)
+        took = time.monotonic() - began
+    finally:
+        stop.set()
+        flooding.join()
+    assert took < 20, "a reservation lets it gather its units"
+    fleet.wait_done(60)
+    fleet.stop()
+    report = fleet.judge(scene.LIMITS, room=40)
+    assert not report.over, report.text()
+
+
+def test_ten_tenants_share_a_group_evenly(fleet: Fleet) -> None:
+    fleet.start("--processes", "2", "--concurrency", "20")
+    tenants = [f"t{i}" for i in range(10)]
+    for tenant in tenants:
+        # One has ten times the backlog of another: it makes no difference.
+        count = 600 if tenant == "t0" else 150
+        calls = [scene.in_turn.call(tenant, 0.02) for _ in range(count)]
+        fleet.submit(calls, [{"shared": 1}] * count, turns=[tenant] * count)
+    wait_for(lambda: fleet.done() >= 1000, 60, "most are done", 0.01)
+    fleet.store.pause_queue("default", True)
+    started = Counter(job.turn for job in fleet.jobs if fleet.store.job(job.job).attempt)
+    total = sum(started.values())
+    shares = {tenant: started[tenant] / total for tenant in tenants}
+    fleet.store.pause_queue("default", False)
+    fleet.wait_done(60)
+    assert all(abs(share - 0.1) <= 0.03 for share in shares.values()), shares
+    fleet.stop()
+    clean(fleet.judge(scene.LIMITS, room=40))
+
+
+def test_newcomers_do_not_wait_for_a_hot_tenant(fleet: Fleet) -> None:
+    """One tenant's backlog, then one job each of 100 others: turns, not time, decide."""
+    concurrency = 20
+    count = 50_000 if FULL else 10_000
+    hot = [scene.plain_turn.call("hot", 0.0) for _ in range(count)]
+    fleet.submit(hot, [{}] * count, turns=["hot"] * count)
+    fleet.start("--concurrency", str(concurrency))
+    wait_for(lambda: fleet.done() > 100, 30, "the hot tenant runs", 0.01)
+    names = [f"new{i:03d}" for i in range(100)]
+    fleet.submit([scene.plain_turn.call(n, 0.0) for n in names], [{}] * 100, turns=names)
+    submitted = now()
+    newcomers = {job.job for job in fleet.jobs if job.turn != "hot"}
+    wait_for(
+        lambda: all(fleet.store.job(id).done for id in newcomers), 60, "the newcomers are done"
+    )
+    lines = [json.loads(line) for line in fleet.log.read_text().splitlines()]
+    starts = [line for line in lines if line["ev"] == "start"]
+    last = max(line["t"] for line in starts if line["job"] in newcomers)
+    between = [s for s in starts if submitted < s["t"] < last and s["turn"] == "hot"]
+    print(f"{len(between)} starts of the hot tenant before the last of 100 newcomers")
+    assert fleet.done() < len(fleet.jobs), "the hot tenant still had work"
+    assert len(between) <= 2 * 101 + concurrency
+    fleet.store.pause_queue("default", True)
