@@ -23,7 +23,8 @@ from headgate.checker.given import Change, Job, Kill
 from headgate.checker.lives import Doubled, Lost, TokenFault, follow
 from headgate.checker.log import Attempt, Line, read
 from headgate.checker.report import Report
-from headgate.checker.usage import Usage, shares, use
+from headgate.checker.turns import shares
+from headgate.checker.usage import Usage, use
 from headgate.checker.values import Values
 
 __all__ = [

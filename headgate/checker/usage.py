@@ -1,23 +1,24 @@
-"""How well was each limit used while work waited for it, and who got the starts?
+"""How well was each limit used while work waited for it?
 
-At every moment a group holds some units, and the jobs that wait could fill some of what is
-free: as many as fit by their own width and find room in all else that they need. Use is
-units held, over units held plus units that could have been, while any job waited that needs
-the group: 7 units under jobs of 3 are full at 6, and a group is not blamed for what another
-one holds back.
+At every moment some of the waiting jobs could start: as many as fit together into what is
+free, each with all that it needs. Use is units held, over units held plus units that those
+jobs would take, while any job waited that needs the limit. So 7 units under jobs of 3 are
+full at 6, and no limit is blamed for what another one holds back.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import groupby
 
 from headgate.checker.given import Job
 from headgate.checker.log import Attempt
 from headgate.checker.values import UNLIMITED, Values
 
-SUBMIT, START, END, VALUE = 2, 3, 0, 1
+END, VALUE, SUBMIT, START = range(4)
+ENDLESS = 1 << 60
 
 
 @dataclass(slots=True)
@@ -42,176 +43,177 @@ class Usage:
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
-    """Waiting jobs that need the same."""
-
-    needs: tuple[tuple[str, int], ...]
-    """What it must have in any case."""
-    members: dict[str, int]
-    """What it may pick from."""
-    waiting: int = 0
-
-    @property
-    def names(self) -> list[str]:
-        return [*(name for name, _ in self.needs), *self.members]
-
-    def units_of(self, group: str) -> int:
-        return self.members.get(group) or next(units for g, units in self.needs if g == group)
-
-
-@dataclass(slots=True)
 class _Group:
     name: str
-    limit: float = UNLIMITED
+    limit: int
+    spare: int
+    """Units that are neither held nor, while jobs are being packed, given to one of them."""
+    since: float
     held: int = 0
     peak: int = 0
     starts: int = 0
-    since: float = 0.0
-    counts: bool = False
-    free: int = 0
+    waiting: int = 0
+    """Jobs that wait and need it."""
+    missed: int = 0
     """Units that waiting jobs could take now."""
     contended: float = 0.0
     used: float = 0.0
     packable: float = 0.0
+
+    def settle(self, t: float) -> None:
+        """Add up the time since the last change."""
+        span, self.since = t - self.since, t
+        if self.waiting > 0 and self.limit < ENDLESS and math.isfinite(span):
+            self.contended += span
+            self.used += self.held * span
+            self.packable += (self.held + self.missed) * span
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """Waiting jobs that need the same."""
+
+    needs: list[tuple[_Group, int]]
+    choices: list[list[tuple[_Group, int]]]
+    """Of each of these it needs one."""
+    waiting: int = 0
+    groups: list[_Group] = field(init=False)
+
+    def __post_init__(self) -> None:
+        members = [group for choice in self.choices for group, _ in choice]
+        self.groups = [*(group for group, _ in self.needs), *members]
 
 
 def use(
     attempts: list[Attempt], values: Values, jobs: list[Job], room: int | None
 ) -> dict[str, Usage]:
     """The use of every limit by name. Without submit times only peaks and starts are known."""
-    run = _Use(values, room)
     points: list[tuple[float, int, object]] = []
     first: dict[str, Attempt] = {}
     for attempt in sorted(attempts, key=lambda a: a.start):
         first.setdefault(attempt.job, attempt)
         for begin, end in attempt.spans:
             points += [(begin, START, attempt), (end, END, attempt)]
+    points += [(t, VALUE, name) for t, name in values.all_changes()]
+    run = _Use(values, room, min((t for t, _, _ in points), default=0.0))
     for job in jobs:
         own = first.get(job.job)
-        if job.submitted is None or (own is None and job.groups is None):
-            continue
-        lane = run.lane(job, own)
-        points.append((job.submitted, SUBMIT, lane))
-        if own is not None:
-            run.first_start[own] = lane
-    points += [(t, VALUE, name) for t, name in values.all_changes()]
-    for t, kind, what in sorted(points, key=lambda point: point[:2]):
-        run.step(t, kind, what)
+        if job.submitted is not None and (own is not None or job.groups is not None):
+            lane = run.lane(job, own)
+            points.append((job.submitted, SUBMIT, lane))
+            if own is not None:
+                run.first_start[own] = lane
+    points.sort(key=lambda point: point[:2])
+    for t, together in groupby(points, key=lambda point: point[0]):
+        run.step(t, [(kind, what) for _, kind, what in together])
     return run.summary()
 
 
 class _Use:
-    def __init__(self, values: Values, room: int | None) -> None:
+    def __init__(self, values: Values, room: int | None, begin: float) -> None:
         self.values = values
-        self.room = math.inf if room is None else room
-        self.running = 0
+        self.begin = begin
+        self.room = ENDLESS if room is None else room
         self.groups: dict[str, _Group] = {}
-        self.lanes: dict[tuple[object, ...], _Lane] = {}
-        self.by_group: defaultdict[str, list[_Lane]] = defaultdict(list)
+        self.lanes: dict[object, _Lane] = {}
         self.first_start: dict[Attempt, _Lane] = {}
+        self.missing: list[_Group] = []
+        """The groups of which units are missed now."""
+
+    def group(self, name: str) -> _Group:
+        if name not in self.groups:
+            limit = self._value(name, self.begin)
+            self.groups[name] = _Group(name, limit, spare=limit, since=self.begin)
+        return self.groups[name]
+
+    def _value(self, name: str, t: float) -> int:
+        value = self.values.at(name, t)
+        return ENDLESS if value is None or value == UNLIMITED else int(value)
 
     def lane(self, job: Job, own: Attempt | None) -> _Lane:
         groups = dict(job.groups if job.groups is not None else own.groups if own else {})
         key = (tuple(sorted(groups.items())), tuple(map(tuple, job.one_of)))
         if key not in self.lanes:
-            # The room of any member of a one-of is enough, so a full member holds the lane
-            # back nowhere else: members count only where they are looked at themselves.
-            picks = {
-                name: max((groups.get(other, 1) for other in choice), default=1)
-                for choice in job.one_of
-                for name in choice
-            }
-            needs = tuple((g, u) for g, u in key[0] if g not in picks)
-            lane = self.lanes[key] = _Lane(needs, picks)
-            for group in lane.names:
-                self.by_group[group].append(lane)
+            members = {name for choice in job.one_of for name in choice}
+            width = max((units for g, units in groups.items() if g in members), default=1)
+            # Groups that many share come first: they are full most often, and one is enough
+            # to pass over the lane.
+            needs = sorted((g for g in groups if g not in members), key=lambda g: "/" in g)
+            self.lanes[key] = _Lane(
+                [(self.group(g), groups[g]) for g in needs],
+                [[(self.group(g), width) for g in choice] for choice in job.one_of],
+            )
         return self.lanes[key]
 
-    def group(self, name: str, t: float) -> _Group:
-        if name not in self.groups:
-            value = self.values.at(name, t)
-            self.groups[name] = _Group(name, UNLIMITED if value is None else value, since=t)
-        return self.groups[name]
+    def step(self, t: float, changes: list[tuple[int, object]]) -> None:
+        """All that happened at one instant, and what could start after it."""
+        for kind, what in changes:
+            if isinstance(what, Attempt):
+                self._hold(t, what, 1 if kind == START else -1)
+            elif isinstance(what, _Lane):
+                self._wait(t, what, 1)
+            else:
+                self._set(t, what)
+        self._miss(t, self._pack())
 
-    def step(self, t: float, kind: int, what: object) -> None:
-        was_full = self.running >= self.room
-        touched: set[str] = set()
-        if isinstance(what, Attempt):
-            sign = 1 if kind == START else -1
-            self.running += sign
-            for name, units in what.groups.items():
-                self.group(name, t)
-                self._settle(name, t)
-                group = self.groups[name]
-                group.held += sign * units
-                group.peak = max(group.peak, group.held)
-                group.starts += kind == START
-                touched.add(name)
-            lane = self.first_start.pop(what, None) if kind == START else None
-            if lane is not None:
-                lane.waiting -= 1
-                touched.update(lane.names)
-        elif isinstance(what, _Lane):
-            what.waiting += 1
-            touched.update(what.names)
-        else:
-            for name in list(self.groups):
-                if what in (name, name.partition("/")[0]):
-                    self._settle(name, t)
-                    value = self.values.at(name, t)
-                    self.groups[name].limit = UNLIMITED if value is None else value
-                    touched.add(name)
-        if was_full != (self.running >= self.room):
-            touched.update(self.groups)
-        # What a touched group holds also decides whether its lanes could run elsewhere.
-        near = {
-            name
-            for group in touched
-            for lane in self.by_group[group]
-            if lane.waiting > 0
-            for name in lane.names
-        }
-        for name in touched | near:
-            self.group(name, t)
-            self._settle(name, t)
-            self._look(self.groups[name])
+    def _hold(self, t: float, attempt: Attempt, sign: int) -> None:
+        self.room -= sign
+        for name, units in attempt.groups.items():
+            group = self.group(name)
+            group.settle(t)
+            group.held += sign * units
+            group.spare -= sign * units
+            group.peak = max(group.peak, group.held)
+            group.starts += sign == 1
+        if sign == 1 and (lane := self.first_start.pop(attempt, None)) is not None:
+            self._wait(t, lane, -1)
 
-    def _settle(self, name: str, t: float) -> None:
-        group = self.groups[name]
-        span, group.since = t - group.since, t
-        if group.counts and math.isfinite(span):
-            group.contended += span
-            group.used += group.held * span
-            group.packable += (group.held + group.free) * span
+    def _wait(self, t: float, lane: _Lane, sign: int) -> None:
+        lane.waiting += sign
+        for group in lane.groups:
+            group.settle(t)
+            group.waiting += sign
 
-    def _look(self, group: _Group) -> None:
-        """Does work wait for this group, and how much of it would fit right now?"""
-        group.counts, group.free = False, 0
-        if group.limit == UNLIMITED:
-            return
-        room = int(group.limit) - group.held
-        widths: Counter[int] = Counter()
-        for lane in self.by_group[group.name]:
+    def _set(self, t: float, limit: object) -> None:
+        for name, group in self.groups.items():
+            if limit in (name, name.partition("/")[0]):
+                group.settle(t)
+                group.limit = self._value(name, t)
+                group.spare = group.limit - group.held
+
+    def _pack(self) -> dict[_Group, int]:
+        """Units of each group that waiting jobs could take now, all of them together."""
+        packed: defaultdict[_Group, int] = defaultdict(int)
+        room = self.room
+        for lane in self.lanes.values():
+            if room <= 0:
+                break
             if lane.waiting <= 0:
                 continue
-            group.counts = True
-            units = lane.units_of(group.name)
-            if units > room or self.running >= self.room:
+            count = min(lane.waiting, room)
+            for group, units in lane.needs:
+                if group.spare < units:
+                    count = 0
+                    break
+                count = min(count, group.spare // units)
+            if not count:
                 continue
-            widths[units] += min(self._fits_elsewhere(lane, group.name), room // units)
-            if widths[1] >= room:
-                break
-        group.free = _pack(widths, max(0, room))
+            if lane.choices:
+                count = _choose(lane, count, packed)
+            for group, units in lane.needs:
+                group.spare -= count * units
+                packed[group] += count * units
+            room -= count
+        for group, units in packed.items():
+            group.spare += units
+        return packed
 
-    def _fits_elsewhere(self, lane: _Lane, but: str) -> int:
-        fits = lane.waiting
-        for name, units in lane.needs:
-            if name == but:
-                continue
-            other = self.groups.get(name)
-            if other is not None and other.limit != UNLIMITED:
-                fits = min(fits, (int(other.limit) - other.held) // units)
-        return max(0, fits)
+    def _miss(self, t: float, packed: dict[_Group, int]) -> None:
+        for group in {*self.missing, *packed}:
+            if group.missed != packed.get(group, 0):
+                group.settle(t)
+                group.missed = packed.get(group, 0)
+        self.missing = list(packed)
 
     def summary(self) -> dict[str, Usage]:
         limits: dict[str, Usage] = {}
@@ -227,37 +229,17 @@ class _Use:
         return limits
 
 
-def _pack(widths: Counter[int], room: int) -> int:
-    """The most units of `room` that these can fill: sums reached, as bits of one number."""
-    if set(widths) <= {1}:
-        return min(room, widths[1])
-    reached, mask = 1, (1 << (room + 1)) - 1
-    for width, count in widths.items():
-        left, step = min(count, room // width), 1
-        while left > 0:
-            taken = min(step, left)
-            reached |= (reached << (width * taken)) & mask
-            left, step = left - taken, step * 2
-    return reached.bit_length() - 1
-
-
-def shares(attempts: list[Attempt], jobs: list[Job]) -> dict[str, dict[str, int]]:
-    """Starts by turn, for every limit that several turns shared, while all of them had work:
-    from the last turn's first submit to the first turn's last start."""
-    submitted = {job.job: job.submitted for job in jobs if job.submitted is not None}
-    starts: defaultdict[str, defaultdict[str, list[Attempt]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for attempt in sorted(attempts, key=lambda a: a.start):
-        for name in {group.partition("/")[0] for group in attempt.groups}:
-            starts[name][attempt.turn].append(attempt)
-    found: dict[str, dict[str, int]] = {}
-    for name, turns in starts.items():
-        if len(turns) < 2:
-            continue
-        begin = max(min(submitted.get(a.job, a.start) for a in own) for own in turns.values())
-        end = min(own[-1].start for own in turns.values())
-        found[name] = {
-            turn: sum(begin <= a.start <= end for a in own) for turn, own in turns.items()
-        }
-    return found
+def _choose(lane: _Lane, most: int, packed: defaultdict[_Group, int]) -> int:
+    """How many jobs of the lane find a member in each of its one-ofs; takes those members."""
+    for count in range(most):
+        picks = [
+            max((m for m in choice if m[0].spare >= m[1]), key=lambda m: m[0].spare, default=None)
+            for choice in lane.choices
+        ]
+        found = [pick for pick in picks if pick is not None]
+        if len(found) < len(picks):
+            return count
+        for group, units in found:
+            group.spare -= units
+            packed[group] += units
+    return most

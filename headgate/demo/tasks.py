@@ -30,16 +30,21 @@ def declare(
 
     @app.task("demo.mail", limits=[mail_api, tenants])
     async def mail(ctx: Context, tenant: str, seconds: float) -> None:
-        with recording(os.environ[LOG], ctx, turn=tenant):
+        with recording(os.environ[LOG], ctx, groups=held(tenant, "mail-api"), turn=tenant):
             await asyncio.sleep(seconds)
 
     @app.task("demo.render", limits=[tenants, OneOf("render-a", "render-b")])
     def render(ctx: Context, tenant: str, seconds: float) -> str | None:
-        with recording(os.environ[LOG], ctx, turn=tenant):
+        with recording(os.environ[LOG], ctx, groups=held(tenant, ctx.group), turn=tenant):
             time.sleep(seconds)
         return ctx.group
 
     return mail, render
+
+
+def held(tenant: str, shared: str | None) -> dict[str, int]:
+    """What a job must hold by its own arguments, whatever the engine believes it gave it."""
+    return {f"tenant/{tenant}": 1, shared or "no machine was picked": 1}
 
 
 app = App()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,15 @@ def test_a_kill_reaches_children_of_the_process_and_jobs_of_the_worker() -> None
     of_worker = span("a", 0, None, {"g": 1}, pid=70, worker="w1")
     assert not check(of_worker, limits={"g": 1}, kills=[Kill(4.0, worker="w1")]).broken
     assert check(of_worker, limits={"g": 1}, kills=[Kill(4.0, worker="w2")]).broken
+
+
+def test_an_earlier_kill_of_the_same_pid_explains_nothing() -> None:
+    lines = span("a", 10, None, {"g": 1}, pid=7)
+    assert check(lines, limits={"g": 1}, kills=[Kill(4.0, pid=7)]).broken
+    both = [Kill(4.0, pid=7), Kill(12.0, pid=7), Kill(30.0, pid=7)]
+    report = check(lines, limits={"g": 1}, kills=both)
+    assert not report.broken
+    assert report.attempts[0].until == 12.0
 
 
 def test_the_moment_between_a_kill_and_its_effect_is_counted_apart() -> None:
@@ -223,6 +233,20 @@ def test_shares_are_counted_while_all_turns_have_work() -> None:
     jobs = [Job(f"hot-{n}", submitted=0.0) for n in range(100)]
     jobs += [Job(f"cold-{n}", submitted=50.0) for n in range(10)]
     assert check(lines, limits={"g": 9}, jobs=jobs).shares["g"] == {"hot": 19, "cold": 10}
+
+
+def test_a_long_run_is_judged_in_reasonable_time() -> None:
+    # 10,000 jobs of 200 tenants under a shared limit: 10 at a time, with a gap between two.
+    lines: list[Line] = []
+    for n in range(10_000):
+        begin, groups = n // 10 + n % 10 / 100, {"api": 1, f"tenant/{n % 200}": 1}
+        lines += span(f"j{n}", begin, begin + 0.995, groups, token=n + 1, turn=str(n % 200))
+    jobs = [Job(f"j{n}", submitted=0.0) for n in range(10_000)]
+    began = time.process_time()
+    report = check(lines, limits={"api": 10, "tenant": 2}, jobs=jobs)
+    assert report.ok, report.text()
+    assert report.usage["api"].ratio == pytest.approx(0.995, abs=0.001)
+    assert time.process_time() - began < 60
 
 
 # --- the log as jobs write it -----------------------------------------------------------
