@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test check bench prove-exactness format clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -22,7 +22,10 @@ check: $(VENV)/.ready
 	$(BIN)/basedpyright
 
 bench: $(VENV)/.ready
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench $(SCENARIO)
+
+prove-exactness: $(VENV)/.ready
+	HEADGATE_PROOF=full $(BIN)/pytest -s tests/exactness $(ARGS)
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
