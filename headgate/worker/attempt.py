@@ -69,6 +69,8 @@ class Port:
     def __init__(self, attempt: Attempt, desk: Desk) -> None:
         self._attempt = attempt
         self._desk = desk
+        self._lock = threading.Lock()
+        self._lent = False
 
     def progress(self, fraction: float, text: str) -> None:
         self._desk.note_progress(Progress(self._attempt.token, fraction, text))
@@ -80,6 +82,8 @@ class Port:
     def release(self) -> None:
         if not self._desk.store.release_groups(self._attempt.token):
             raise self._stale()
+        with self._lock:
+            self._lent = True
         self._desk.note_released(+1)
 
     def retake(self, timeout: float | None) -> bool:
@@ -99,8 +103,15 @@ class Port:
                 bell.wait(min(left, _RETAKE_POLL))
         finally:
             bell.close()
-            self._desk.note_released(-1)
+            self.take_room_back()
         return True
+
+    def take_room_back(self) -> None:
+        """After the wait, or when the attempt ended in the middle of it: once in any case."""
+        with self._lock:
+            lent, self._lent = self._lent, False
+        if lent:
+            self._desk.note_released(-1)
 
     def followup(self, job: NewJob) -> None:
         self._attempt.followups.append(job)

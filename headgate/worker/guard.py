@@ -26,7 +26,10 @@ _SECOND_STOP = 10.0
 
 def say(text: str) -> None:
     """A line for the user, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        pass  # the reader of stderr is gone, which is no reason to let go of the workers
 
 
 class Guard:

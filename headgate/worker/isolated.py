@@ -96,6 +96,11 @@ class Cell:
             self.idle.cancel()
         self._sock.close()
 
+    async def destroy(self) -> None:
+        """End it and everything below it, and wait for that."""
+        self.close()
+        await self.gone()
+
     async def gone(self) -> None:
         """Wait until the warden has ended, and so everything below it."""
         await asyncio.to_thread(_wait_for_exit, self.pid)
@@ -139,8 +144,10 @@ class Cell:
     async def _send(self, data: bytes) -> None:
         # One frame at a time: two coroutines would mix their bytes in a full socket.
         async with self._sending:
+            if self._sock.fileno() < 0:
+                return  # closed meanwhile: an answer that nobody waits for
             # The warden may be gone: the reader of its answers sees that and says so.
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError, OSError):
+            with contextlib.suppress(OSError):
                 await asyncio.get_running_loop().sock_sendall(self._sock, data)
 
     async def _next(self) -> tuple[int, bytes] | None:

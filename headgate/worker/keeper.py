@@ -14,6 +14,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,7 @@ class Keeper:
         self._places = [Place(index) for index in range(options.processes)]
         self._store: Store | None = None
         self._renewer: Renewer | None = None
+        self._rows = threading.Lock()
         self._started_once = False
         self._stops = 0
         self._orphaned = False
@@ -158,6 +160,7 @@ class Keeper:
                 self._register(place, message["hello"])
             elif "ready" in message:
                 self._started_once = True
+                place.ready = self._clock.boot()
             elif "refused" in message:
                 place.bye = "refused"
                 self._refused(message["refused"], message["code"])
@@ -235,10 +238,13 @@ class Keeper:
         self._renewer.add(lease)
 
     def _renewed(self, lease: Lease) -> None:
-        """In the renewer's thread. A place changes hands only after its lease was removed."""
+        """In the renewer's thread."""
         for place in self._places:
-            if place.worker == lease.worker and not lease.dead:
-                self._board.lease(place.index, lease.seconds, lease.sent)
+            # The worker may be gone since: a lease written to the row of a place that was
+            # cleared would never be renewed, and the guard would end everything for it.
+            with self._rows:
+                if place.lease is lease and not lease.dead:
+                    self._board.lease(place.index, lease.seconds, lease.sent)
 
     def _held(self, worker: str) -> None:
         for place in self._places:
@@ -251,10 +257,11 @@ class Keeper:
     # --- watching --------------------------------------------------------------------------
 
     def _check_pulse(self, place: Place, now: float) -> None:
-        if place.stage != "running":
+        # Before it is ready it imports and runs start hooks, which may take their time.
+        if place.stage != "running" or place.ready is None:
             return
         row = self._board.row(place.index)
-        silent = now - max(row.pulse, place.started)
+        silent = now - max(row.pulse, place.ready)
         stalled = silent > place.silent_after
         if stalled != place.stalled:
             place.stalled = stalled
@@ -310,7 +317,8 @@ class Keeper:
 
     def _on_exit(self, pid: int, code: int) -> None:
         for place in self._places:
-            if place.pid == pid and place.stage != "empty":
+            # One that is being buried has been reaped: its pid may be another process by now.
+            if place.pid == pid and place.living:
                 place.stage = "cleaning"
                 place.code = code
                 if code != 0 and place.registered:
@@ -331,8 +339,10 @@ class Keeper:
         self._last_words(place)
         if place.lease is not None and self._renewer is not None:
             self._renewer.remove(place.worker)
-        # Row cleared only now: the guard must see the lease as long as anything may run.
-        self._board.clear(place.index)
+        # Cleared only now: the guard must see the lease as long as anything may run.
+        with self._rows:
+            place.lease = None
+            self._board.clear(place.index)
         if not place.registered:
             self._emptied(place, code)
             return
@@ -362,8 +372,8 @@ class Keeper:
         orphan that carries the mark of a living worker was let go by one of its jobs on
         purpose (a daemon): it stays until that worker ends.
         """
-        living = {p.pid for p in self._places if p.stage != "empty" and p.code is None and p.pid}
-        marks = {p.worker for p in self._places if p.pid in living}
+        living = {place.pid for place in self._places if place.living}
+        marks = {place.worker for place in self._places if place.living}
         me = os.getpid()
         found = kernel.below(me, living)
         daemons = {

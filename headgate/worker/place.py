@@ -31,6 +31,8 @@ class Place:
     told: str = "fresh"
     """What the worker was last told about its lease."""
     started: float = 0.0
+    ready: float | None = None
+    """Since when it may claim."""
     silent_after: float = 30.0
     stalled: bool = False
     shown: str = "alive"
@@ -44,6 +46,11 @@ class Place:
     start_at: float | None = 0.0
     """When to start the next process here; None: never again."""
     failures: int = 0
+
+    @property
+    def living(self) -> bool:
+        """Does its process exist (or wait to be reaped)?"""
+        return self.stage in ("starting", "running", "stopping")
 
     def begin(self, pid: int, channel: Channel, now: float, silent_after: float) -> None:
         self.stage = "starting"
@@ -74,6 +81,7 @@ class Place:
         self.registered = False
         self.lease = None
         self.told = "fresh"
+        self.ready = None
         self.stalled = False
         self.shown = "alive"
         self.telling = False

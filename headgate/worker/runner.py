@@ -157,6 +157,11 @@ class Runner:
         attempt.halt = lambda stop: cell.halt(stop, self.grace)
         try:
             ending = await cell.run(attempt, source)
+        except Exception as error:
+            # Not the job's fault; but an attempt without an end would hold its slots for ever.
+            log.exception("running job %s in a process failed", attempt.claimed.job)
+            await cell.destroy()
+            ending = Ending("crashed", failure=failure_of(error))
         finally:
             attempt.halt = lambda _: None
             self._cells.give_back(cell)
@@ -211,6 +216,7 @@ class Runner:
         for timer in self._timers.pop(attempt.token, ()):
             timer.cancel()
         del self.attempts[attempt.token]
+        attempt.port.take_room_back()
         if not self.attempts:
             self._empty.set()
         told = finish(

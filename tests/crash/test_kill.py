@@ -16,13 +16,15 @@ from headgate.kernel import look
 from tests.worker import sample
 from tests.worker.site import Site, Tree, wait_until
 
+NESTS = {"isolated": sample.nest, "thread": sample.nest_thread}
 
-def nested(site: Site, *arguments: str) -> tuple[Tree, str]:
+
+def nested(site: Site, kind: str = "isolated") -> tuple[Tree, str]:
     """A worker whose only job has built its nest."""
-    job = sample.nest.submit()
-    tree = site.start("--concurrency", "4", *arguments)
+    job = NESTS[kind].submit()
+    tree = site.start("--concurrency", "4")
     site.wait_for("nested")
-    assert len(sample.alive()) == 4
+    assert len(sample.alive()) >= 3
     return tree, job.id
 
 
@@ -37,8 +39,9 @@ def check_granted_after_death(site: Site, job: str, killed_at: float, within: fl
     assert sorted(outcomes) == ["lost", "succeeded"]
 
 
-def test_worker_process(site: Site) -> None:
-    tree, job = nested(site)
+@pytest.mark.parametrize("kind", NESTS)
+def test_worker_process(site: Site, kind: str) -> None:
+    tree, job = nested(site, kind)
     probe = sample.probe.submit()
     (pid,) = tree.processes()
     killed_at = time.monotonic()
@@ -84,8 +87,9 @@ def test_other_worker_processes_keep_their_isolated_tasks(site: Site) -> None:
     assert tree.stop() == 0
 
 
-def test_keeper(site: Site) -> None:
-    tree, job = nested(site)
+@pytest.mark.parametrize("kind", NESTS)
+def test_keeper(site: Site, kind: str) -> None:
+    tree, job = nested(site, kind)
     killed_at = time.monotonic()
     os.kill(tree.keeper(), signal.SIGKILL)
     assert tree.wait(10) != 0, "the guard ends non-zero, for a supervisor to restart it"
@@ -94,8 +98,9 @@ def test_keeper(site: Site) -> None:
     check_granted_after_death(site, job, killed_at, within=8)
 
 
-def test_guard(site: Site) -> None:
-    tree, job = nested(site)
+@pytest.mark.parametrize("kind", NESTS)
+def test_guard(site: Site, kind: str) -> None:
+    tree, job = nested(site, kind)
     keeper = tree.keeper()
     killed_at = time.monotonic()
     tree.signal(signal.SIGKILL)

@@ -91,6 +91,21 @@ def nest(ctx: Context) -> list[str]:
 
 
 @app.task(limits=[gate])
+def nest_thread(ctx: Context) -> list[str]:
+    """The same from a thread of the worker process, which cannot be killed alone."""
+    if ctx.attempt > 1:
+        found = alive()
+        trail("again", alive=found)
+        return found
+    note_process("worker", os.getpid())
+    start_stubborn("ignores-term", session=False)
+    start_stubborn("own-session", session=True)
+    trail("nested", job=ctx.job_id)
+    time.sleep(600)
+    return ["never"]
+
+
+@app.task(limits=[gate])
 def probe() -> list[str]:
     """Needs the same limit: sees at its start what is alive of the one before it."""
     found = alive()
