@@ -11,6 +11,8 @@ from headgate.cli import values
 from headgate.cli.exits import NOT_FOUND
 from headgate.cli.frame import Frame, Verb, me, pass_frame
 
+LOOK_BACK = 10_000
+
 if TYPE_CHECKING:
     from headgate.stores.protocol import LimitChange, LimitRecord, SlotRecord
 
@@ -116,6 +118,48 @@ def release(frame: Frame, group: str, slot_id: int, force: bool) -> None:
     else:
         click.echo(f"headgate: nobody holds slot {slot_id} of {group}", err=True)
     sys.exit(0 if freed else NOT_FOUND)
+
+
+@concurrency.command("log", cls=Verb)
+@click.argument("group", required=False)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most.")
+@pass_frame
+def log(frame: Frame, group: str | None, limit: int) -> None:
+    """Who changed which limit, when, from what to what, and why: the latest first."""
+    from headgate.cli import data, show
+    from headgate.limits import check_group
+
+    store = frame.store()
+    wanted = None if group is None else check_group(group)
+    # Of one group among many changes: look further back than is shown.
+    events = store.events("limit_changed", limit if wanted is None else limit + LOOK_BACK)
+    found = [event for event in events if wanted in (None, event.subject)][:limit]
+    if frame.as_json:
+        frame.print_json({"changes": [data.event(event) for event in found]})
+        return
+    if not found:
+        show.note("no limit was changed by hand")
+        return
+    now = store.now()
+    rows = [
+        (
+            show.short(frame, event.at, now),
+            event.subject,
+            _said(
+                event.data.get("old"), event.data.get("old_source"), event.data.get("was_paused")
+            ),
+            _said(event.data.get("new"), event.data.get("new_source"), event.data.get("paused")),
+            event.who,
+            event.data.get("reason", ""),
+        )
+        for event in found
+    ]
+    show.table(frame, ["time", "group", "from", "to", "by", "reason"], rows)
+
+
+def _said(value: object, source: object, paused: object) -> str:
+    told = "-" if source == "none" else "unlimited" if value is None else str(value)
+    return f"{told}, paused" if paused else told
 
 
 def _change(frame: Frame, change: LimitChange) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.jobs import AttemptRecord, Failure, JobRecord
 from headgate.limits import Need
-from headgate.stores.protocol import LimitRecord, QueueRecord, SlotRecord, WorkerRecord
+from headgate.stores.protocol import EventRecord, LimitRecord, QueueRecord, SlotRecord, WorkerRecord
 
 
 def moment(t: float | None) -> str | None:
@@ -133,4 +133,15 @@ def worker(record: WorkerRecord) -> dict[str, Any]:
         "running": record.running,
         "started_at": moment(record.started_at),
         "lease_ends": moment(record.lease_ends),
+    }
+
+
+def event(record: EventRecord) -> dict[str, Any]:
+    return {
+        "seq": record.seq,
+        "at": moment(record.at),
+        "kind": record.kind,
+        "subject": record.subject,
+        "by": record.who,
+        **record.data,
     }

@@ -209,6 +209,14 @@ def test_a_limit_is_not_blamed_for_what_another_holds_back() -> None:
     assert usage["tenant"].ratio == pytest.approx(1)
 
 
+def test_a_limit_lowered_below_what_runs_is_fully_used() -> None:
+    lines = span("a", 0, 10, {"g": 1}) + span("b", 0, 10, {"g": 1}) + span("c", 10, 11, {"g": 1})
+    jobs = [Job(j, submitted=0.0) for j in "abc"]
+    usage = check(lines, limits={"g": 2}, changes=[(5.0, "g", 1)], jobs=jobs).usage["g"]
+    assert usage.ratio == pytest.approx(1)
+    assert usage.packable == pytest.approx(20)
+
+
 def test_use_is_not_judged_while_the_workers_are_full() -> None:
     lines = span("a", 0, 10, {}) + span("b", 10, 20, {"g": 1})
     jobs = [Job(j, submitted=0.0) for j in "ab"]

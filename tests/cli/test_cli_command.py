@@ -47,7 +47,10 @@ def test_help_imports_no_more_than_it_needs(tmp_path: Path) -> None:
     "words",
     [[noun] for noun in Root.nouns]
     + [["jobs", verb] for verb in ("ls", "show", "cancel", "retry", "why")]
-    + [["concurrency", verb] for verb in ("status", "set", "release", "pause", "resume", "reset")]
+    + [
+        ["concurrency", verb]
+        for verb in ("status", "set", "release", "pause", "resume", "reset", "log")
+    ]
     + [["queues", verb] for verb in ("ls", "pause", "resume")]
     + [["workers", "ls"]],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from pathlib import Path
 
 import pytest
 from conftest import Command
@@ -55,6 +57,21 @@ def test_set_reset_pause_resume(headgate: Command, store: Store) -> None:
         assert (after.json["limit"], after.json["source"], after.json["paused"]) == expected
     told = headgate("concurrency", "set", "gpu", "--limit", "3", "--reason", "x")
     assert told.out == "gpu: limit 3 (override), 0 held\n"
+
+
+def test_every_change_is_told(headgate: Command, store: Store) -> None:
+    publish(store, gpu=4)
+    assert headgate("concurrency", "log").out == ""
+    headgate("concurrency", "set", "gpu", "--limit", "2", "--reason", "too hot")
+    headgate("concurrency", "pause", "gpu")
+    headgate("concurrency", "set", "other", "--limit", "1", "--reason", "new")
+    last, first = headgate("concurrency", "log", "gpu", "--json").json["changes"]
+    assert (first["old"], first["new"], first["reason"]) == (4, 2, "too hot")
+    assert (last["was_paused"], last["paused"]) == (False, True)
+    assert "@" in first["by"]
+    shown = headgate("concurrency", "log").out.splitlines()
+    assert len(shown) == 4
+    assert "too hot" in shown[-1]
 
 
 def test_a_key_can_have_a_limit_of_its_own(headgate: Command, store: Store) -> None:
@@ -123,3 +140,18 @@ def test_doctor_is_content(headgate: Command, store: Store) -> None:
     answer = headgate("doctor")
     assert (answer.code, answer.out.splitlines()[-1]) == (0, "no trouble found")
     assert headgate("doctor", "--json").json["ok"] is True
+
+
+def test_doctor_finds_and_repairs(headgate: Command, store: Store, tmp_path: Path) -> None:
+    publish(store)
+    store.submit([job("mail")])
+    with sqlite3.connect(tmp_path / "jobs.db") as damage:
+        damage.execute("DELETE FROM ready")
+    sick = headgate("doctor")
+    assert sick.code == 1
+    assert "TROUBLE: jobs-nowhere" in sick.out
+    assert "headgate doctor --repair" in sick.out
+    assert headgate("doctor", "--json").json["troubles"][0]["repaired"] is False
+    assert headgate("doctor", "--repair").code == 0
+    assert headgate("doctor").code == 0
+    assert [claimed.task for claimed in Hands(store, "mail").claim()] == ["mail"]
