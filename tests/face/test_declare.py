@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -178,6 +178,7 @@ def test_using_is_the_same_task_with_other_options(app: App) -> None:
         {"concurrency_limit": -1},
         {"concurrency_limit": "5"},
         {"run_at": "2030-01-01"},
+        {"run_at": datetime(2030, 1, 1)},  # naive
         {"queue": "\ud800"},
     ],
 )

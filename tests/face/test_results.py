@@ -49,6 +49,31 @@ def test_result_wakes_when_the_job_ends(file_app: App) -> None:
     assert handle.result(timeout=0) == 8
 
 
+def test_it_is_the_bell_that_wakes(file_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the safety poll out of the way, only the ring can end the wait."""
+    monkeypatch.setattr("headgate.waiting.SAFETY_POLL", 600.0)
+
+    @file_app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    handle, other = double.submit(4), double.submit(5)
+
+    async def wait() -> int:
+        return await other.aresult(timeout=30)
+
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(handle.result, 30), pool.submit(asyncio.run, wait())]
+        deadline = time.monotonic() + 20
+        while len(file_app.watch("done")._waiters) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        drain(file_app)
+        start = time.monotonic()
+        assert [one.result(timeout=25) for one in waiting] == [8, 10]
+        assert time.monotonic() - start < 10
+
+
 def test_timeout_says_what_the_job_does(app: App) -> None:
     handle = app.submit("unknown", {})
     for timeout in (0, 0.05):

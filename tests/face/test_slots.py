@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import sqlite3
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -202,6 +203,29 @@ def test_a_cancelled_wait_leaves_no_slot(file_app: App) -> None:
             await asyncio.sleep(10)
 
     asyncio.run(main())
+
+
+def test_a_slot_granted_after_the_cancel_is_given_back(file_app: App, url: str) -> None:
+    """Another process keeps the store locked, so that the grant comes after the cancel."""
+    warm = file_app.slots.try_acquire("gpu", 1, "warm", "w", 30)
+    assert warm is not None
+    file_app.slots.release(warm)
+    other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+
+    async def main() -> None:
+        other.execute("BEGIN IMMEDIATE")
+        taking = asyncio.ensure_future(file_app.slots.atry_acquire("gpu", 1, "a", "w", 600))
+        await asyncio.sleep(0.2)
+        assert not taking.done()
+        taking.cancel()
+        await asyncio.sleep(0.05)
+        other.execute("COMMIT")
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert file_app.slots.get_status("gpu").active == 0
+
+    asyncio.run(main())
+    other.close()
 
 
 def test_the_lease_is_renewed_while_the_block_runs(file_app: App) -> None:
