@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import time
 from pathlib import Path
 
 import pytest
 
+from headgate import checker, execlog
 from headgate.checker import Job, Kill, Line, Report, check
 from headgate.execlog import recording
 
@@ -309,3 +311,13 @@ def test_a_released_span_holds_nothing() -> None:
     assert check(waits + span("b", 1.5, 2.5, {"g": 1}), limits={"g": 1}).ok
     retook_early = check(waits + span("b", 1.5, 3.5, {"g": 1}), limits={"g": 1})
     assert [over.job for over in retook_early.over] == ["a"]
+
+
+# --- the checker stands alone -----------------------------------------------------------
+
+
+def test_the_checker_shares_no_code_with_the_engine() -> None:
+    imports = re.compile(r"^\s*(?:from|import) (headgate[\w.]*)", re.MULTILINE)
+    for file in [*Path(checker.__file__).parent.glob("*.py"), Path(execlog.__file__)]:
+        for module in imports.findall(file.read_text()):
+            assert module.startswith("headgate.checker"), f"{file.name} imports {module}"
