@@ -175,13 +175,13 @@ class Site:
 
     # --- nothing is left behind ----------------------------------------------------------------
 
-    def processes(self) -> list[str]:
+    def processes(self) -> list[kernel.Process]:
         return [
-            f"{p.pid} {Path(f'/proc/{p.pid}/cmdline').read_bytes()!r}"
-            for p in kernel.processes()
-            if p.state != "Z"
-            and p.pid != os.getpid()
-            and kernel.environment(p.pid).get(MARK) == self.mark
+            process
+            for process in kernel.processes()
+            if process.state != "Z"
+            and process.pid != os.getpid()
+            and kernel.environment(process.pid).get(MARK) == self.mark
         ]
 
     def close(self) -> None:
@@ -189,7 +189,10 @@ class Site:
             if tree.guard.poll() is None:
                 tree.signal(signal.SIGKILL)
                 tree.guard.wait()
-        wait_until(lambda: not self.processes(), 10, f"processes left: {self.processes()}")
+        try:
+            wait_until(lambda: not self.processes(), 10, "all processes gone")
+        finally:
+            kernel.kill_until_none(self.processes)  # a failed test must not disturb the next
         store = self.app.store
         store.sweep()
         assert store.workers() == []
