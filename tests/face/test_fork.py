@@ -122,7 +122,6 @@ sys.exit(str(wrong[:3]) if wrong else 0)
 """
 
 
-@pytest.mark.xfail(reason="the SQLite store closes connections that other threads are using")
 def test_a_close_under_use_is_an_error_never_a_crash(url: str) -> None:
     """In a process of its own: what fails here is a segmentation fault."""
     done = subprocess.run(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+from weakref import WeakSet
 
 from headgate.clock import Clock, boot_id
 from headgate.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
@@ -67,6 +68,26 @@ class Transaction:
         self.rings.add(what)
 
 
+class _Held:
+    """A thread's connection: closed when the thread is gone, or the database."""
+
+    __slots__ = ("__weakref__", "abandoned", "connection")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.abandoned = False
+
+    def close(self) -> None:
+        if not self.abandoned:
+            self.connection.close()
+
+    __del__ = close
+
+
+_abandoned: list[_Held] = []
+"""A parent's connections in a forked child: kept, so that nothing ever closes them."""
+
+
 class Database:
     """A SQLite file in WAL mode. Every thread has its own connection; `:memory:` has one,
     used by one thread at a time."""
@@ -79,9 +100,11 @@ class Database:
         self._local = threading.local()
         self._memory_lock = threading.RLock()
         self._memory_connection: sqlite3.Connection | None = None
-        self._opened: list[sqlite3.Connection] = []
+        self._opened: WeakSet[_Held] = WeakSet()
         self._pid = os.getpid()
         self._closed = False
+        self._users = 0
+        self._idle = threading.Condition()
         check_library()
         if self.path is not None:
             check_place(self.path)
@@ -95,16 +118,21 @@ class Database:
             if self._memory_connection is None:
                 self._memory_connection = self._connect()
             return self._memory_connection
-        # After a fork the child must not touch the parent's connections (SQLite forbids it,
-        # and closing them would drop the parent's file locks): it leaves them be and opens
-        # its own.
-        if self._pid != os.getpid():
-            self._pid, self._local, self._opened = os.getpid(), threading.local(), []
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = self._connect()
-            self._opened.append(connection)
-        return connection
+        held: _Held | None = getattr(self._local, "held", None)
+        if held is None:
+            held = self._local.held = _Held(self._connect())
+            self._opened.add(held)
+        return held.connection
+
+    def _after_fork(self) -> None:
+        """The child must not touch the parent's connections (SQLite forbids it, and closing
+        them would drop the parent's file locks) nor a lock that a thread of the parent held:
+        it leaves them be and opens its own."""
+        for held in self._opened:
+            held.abandoned = True
+        _abandoned.extend(self._opened)
+        self._pid, self._local, self._opened = os.getpid(), threading.local(), WeakSet()
+        self._users, self._idle = 0, threading.Condition()
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -127,13 +155,18 @@ class Database:
         return connection
 
     def close(self) -> None:
-        self._closed = True
-        if self._pid == os.getpid():
-            for connection in self._opened:
-                connection.close()
+        """Refuse new transactions, let those under way end, then close every connection:
+        one closed while another thread uses it would take the interpreter down."""
+        if self._pid != os.getpid():
+            self._after_fork()
+        with self._idle:
+            self._closed = True
+            self._idle.wait_for(lambda: self._users == 0)
+        for held in list(self._opened):
+            held.close()
         if self._memory_connection is not None:
             self._memory_connection.close()
-        self._opened = []
+        self._opened = WeakSet()
 
     # --- transactions -------------------------------------------------------------------
 
@@ -145,7 +178,7 @@ class Database:
         transaction reads stays true until its commit: every check-then-act in this package
         rests on that line.
         """
-        with self._serialised():
+        with self._in_use():
             connection = self.connection()
             self._begin(connection, timeout)
             try:
@@ -162,7 +195,7 @@ class Database:
     @contextmanager
     def read(self) -> Generator[Transaction]:
         """A transaction that sees one moment and blocks nobody."""
-        with self._serialised():
+        with self._in_use():
             connection = self.connection()
             try:
                 connection.execute("BEGIN")
@@ -173,12 +206,23 @@ class Database:
                 rollback(connection)
 
     @contextmanager
-    def _serialised(self) -> Generator[None]:
-        if not self.memory:
-            yield
-            return
-        with self._memory_lock:
-            yield
+    def _in_use(self) -> Generator[None]:
+        if self._pid != os.getpid():
+            self._after_fork()
+        with self._idle:
+            if self._closed:
+                raise StoreError(f"the store {self.url} is closed")
+            self._users += 1
+        try:
+            if self.memory:
+                with self._memory_lock:
+                    yield
+            else:
+                yield
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
 
     def _begin(self, connection: sqlite3.Connection, timeout: float) -> None:
         """Wait for the write lock with short, jittered steps: SQLite's own busy handler
