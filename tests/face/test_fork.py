@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,16 @@ def in_child(work: object) -> int:
             traceback.print_exc()
         finally:
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    deadline = time.monotonic() + 15
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:  # it hangs: that is a failure, not a reason to hang too
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return -signal.SIGKILL
+        time.sleep(0.01)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -48,7 +59,7 @@ def test_parent_and_child_both_go_on(file_app: App) -> None:
             double.submit(n)
         handle = double.submit(50)
         threading.Thread(target=drain, args=(file_app,)).start()
-        assert handle.result(timeout=30) == 100
+        assert handle.result(timeout=10) == 100
 
     pid_codes = [in_child(child)]
     for n in range(20):
