@@ -157,6 +157,8 @@ class AttemptRecord:
     started_at: float
     ended_at: float | None
     outcome: str
+    """`running`, `succeeded`, `error` (a retry may follow), `snoozed`, `cancelled` or `lost`;
+    with ` (before)` behind it when the job was run anew since."""
     reason: str
     groups: tuple[str, ...]
     error: Failure | None

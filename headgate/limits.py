@@ -182,6 +182,12 @@ class Band:
     one_of: tuple[tuple[tuple[str, bool, int], ...], ...]
     fair_limit: str = ""
 
+    @property
+    def wide(self) -> bool:
+        """As `Needs.wide`: can others that need less keep these jobs waiting for ever?"""
+        units = [u for _, _, u in self.all] + [u for m in self.one_of for _, _, u in m]
+        return len(self.all) + len(self.one_of) > 1 or any(u > 1 for u in units)
+
     @staticmethod
     @lru_cache(maxsize=4096)
     def parse(text: str) -> Band:

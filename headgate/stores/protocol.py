@@ -288,6 +288,7 @@ class Why:
     ahead_bounded: bool = False
     until: float | None = None
     detail: str = ""
+    """By code: who paused the queue and why; the job that reserved; or what is amiss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,11 +356,14 @@ class Store(Protocol):
 
     # slots by hand
     def take_slot(self, request: SlotRequest) -> SlotRecord | None: ...
-    def drop_slot(self, group: str, slot: int, token: int | None) -> bool:
-        """Fenced by `token`; None releases whoever holds it (an operator's force)."""
+    def drop_slot(self, group: str, slot: int, token: int | None, by: str = "") -> bool:
+        """Fenced by `token`; None releases whoever holds it (the force of operator `by`)."""
         ...
 
-    def extend_slot(self, group: str, slot: int, token: int, seconds: float) -> float | None: ...
+    def extend_slot(self, group: str, slot: int, token: int, seconds: float) -> float | None:
+        """Adds to the time that is left; the new end, or None when the slot is held no more."""
+        ...
+
     def expire_slots(self, group: str) -> int: ...
 
     # operate

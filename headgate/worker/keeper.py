@@ -1,7 +1,7 @@
 """The keeper: starts worker processes, reports their deaths, and sees that they stop in time.
 
-It runs no user code, so nothing a job does can make it late. Calls to the store run in a
-thread (`Clerk`), renewals in another (`Renewer`): the loop here only decides and kills.
+It runs no user code, so nothing a job does can make it late. What it has to say to the
+store goes through the `Registrar`, in threads: the loop here only decides and kills.
 
 Started as `python -m headgate.worker.keeper CHANNEL BOARD PARENT` by the guard.
 """
@@ -12,32 +12,25 @@ import logging
 import os
 import selectors
 import signal
-import socket
 import sys
-import threading
 from collections.abc import Sequence
-from typing import Any
 
 from headgate import kernel
 from headgate.clock import Clock
-from headgate.errors import HeadgateError, StoreError
-from headgate.stores import open_store
-from headgate.stores.protocol import NewWorker, Registration, Store
-from headgate.worker import burst
 from headgate.worker.board import Board
 from headgate.worker.channel import Channel
 from headgate.worker.clerk import Clerk
-from headgate.worker.lease import Lease, Renewer, next_change, stage
+from headgate.worker.lease import next_change, stage
 from headgate.worker.logs import set_up_logging
 from headgate.worker.options import WorkerOptions
 from headgate.worker.place import Place
+from headgate.worker.registrar import Registrar
 
 log = logging.getLogger("headgate.worker")
 
 WORKER_MARK = "HEADGATE_WORKER"
 """Set in the environment of each worker process: tells whose orphan an orphan is."""
 
-EXIT_USAGE = 2
 EXIT_STORE = 4
 
 _TICK = 1.0
@@ -59,14 +52,13 @@ class Keeper:
         self._clock = Clock()
         self._clerk = Clerk()
         self._places = [Place(index) for index in range(options.processes)]
-        self._store: Store | None = None
-        self._renewer: Renewer | None = None
-        self._rows = threading.Lock()
+        self._registrar = Registrar(
+            guard, board, self._places, self._clerk, self._clock, self._not_entered
+        )
         self._started_once = False
         self._stops = 0
         self._orphaned = False
         self._code = 0
-        self._known: tuple[frozenset[str], tuple[str, ...] | None] = (frozenset(), None)
 
     # --- the loop ------------------------------------------------------------------------
 
@@ -157,7 +149,8 @@ class Keeper:
             return
         for message, _ in messages:
             if "hello" in message:
-                self._register(place, message["hello"])
+                place.silent_after = message["hello"]["lease"]
+                self._registrar.enter(place, message["hello"])
             elif "ready" in message:
                 self._started_once = True
                 place.ready = self._clock.boot()
@@ -180,71 +173,10 @@ class Keeper:
         self._code = code
         self._stop(self._stops or 1)
 
-    def _register(self, place: Place, hello: dict[str, Any]) -> None:
-        worker = NewWorker(
-            id=place.worker,
-            name=hello["name"],
-            keeper=f"{socket.gethostname()}:{os.getpid()}",
-            host=socket.gethostname(),
-            pid=place.pid,
-            queues=tuple(hello["queues"]),
-            tasks=tuple(hello["tasks"]),
-            concurrency=hello["concurrency"],
-            lease=hello["lease"],
-        )
-        place.silent_after = hello["lease"]
-        queues = tuple(hello["queues"]) or None
-        self._known = (frozenset(hello["tasks"]), queues)
-
-        def register() -> tuple[Registration, float]:
-            if self._store is None:
-                self._store = open_store(hello["url"])
-            sent = self._clock.boot()
-            return self._store.register(worker), sent
-
-        self._clerk.ask(register, lambda result: self._registered(place, worker, result))
-
-    def _registered(
-        self, place: Place, worker: NewWorker, result: tuple[Registration, float] | Exception
-    ) -> None:
-        if isinstance(result, Exception):
-            if not isinstance(result, HeadgateError):
-                raise result
-            self._refused(str(result), EXIT_STORE)
-            if place.worker == worker.id:
-                self._kill(place, "it could not be registered")
-            return
-        registration, sent = result
-        if place.worker != worker.id or place.stage == "cleaning":
-            # It died while the store was writing its row: nobody will use it.
-            self._bury(worker.id, registration.fds, "died while starting", lambda: None)
-            return
-        place.registered = True
-        place.fds = registration.fds
-        assert self._store is not None
-        if self._store.capabilities.leases:
-            place.lease = Lease(worker.id, worker.lease, sent)
-            self._board.lease(place.index, worker.lease, sent)
-            self._renew(place.lease)
-        # The worker may claim only after the guard holds its files too: were we both killed
-        # before that, its slots would be free while children of its jobs still run.
-        self._guard.send({"hold": worker.id}, registration.fds)
-
-    def _renew(self, lease: Lease) -> None:
-        assert self._store is not None
-        if self._renewer is None:
-            self._renewer = Renewer(self._store, self._clock, self._renewed)
-            self._renewer.start()
-        self._renewer.add(lease)
-
-    def _renewed(self, lease: Lease) -> None:
-        """In the renewer's thread."""
-        for place in self._places:
-            # The worker may be gone since: a lease written to the row of a place that was
-            # cleared would never be renewed, and the guard would end everything for it.
-            with self._rows:
-                if place.lease is lease and not lease.dead:
-                    self._board.lease(place.index, lease.seconds, lease.sent)
+    def _not_entered(self, place: Place, why: str) -> None:
+        self._refused(why, EXIT_STORE)
+        if place.living:
+            self._kill(place, "it could not be registered")
 
     def _held(self, worker: str) -> None:
         for place in self._places:
@@ -269,30 +201,11 @@ class Keeper:
                 log.warning("worker process %d has been silent for %.0f s", place.pid, silent)
             else:
                 log.info("worker process %d answers again", place.pid)
-        self._show(place, "stalled" if stalled else "alive")
+        self._registrar.show(place, "stalled" if stalled else "alive")
         if self._options.stall_timeout is not None and silent > self._options.stall_timeout:
             self._kill(place, f"it was silent for {silent:.0f} s")
         elif place.stalled and row.deadline and now > row.deadline:
             self._kill(place, "it is stalled and one of its jobs is past its time-out")
-
-    def _show(self, place: Place, state: str) -> None:
-        """Have others see how it is. A worker that froze in the middle of a write may hold
-        up the store itself, so what could not be told is told again with a later look."""
-        if place.shown == state or place.telling or self._store is None:
-            return
-        store, worker = self._store, place.worker
-        place.telling = True
-
-        def told(result: Exception | None) -> None:
-            if place.worker != worker:
-                return
-            place.telling = False
-            if result is None:
-                place.shown = state
-            else:
-                log.warning("worker %s could not be shown as %s: %s", worker, state, result)
-
-        self._clerk.ask(lambda: store.mark(worker, state), told)
 
     def _check_lease(self, place: Place, now: float) -> None:
         lease = place.lease
@@ -337,12 +250,8 @@ class Keeper:
             return
         code, place.code = place.code, None
         self._last_words(place)
-        if place.lease is not None and self._renewer is not None:
-            self._renewer.remove(place.worker)
-        # Cleared only now: the guard must see the lease as long as anything may run.
-        with self._rows:
-            place.lease = None
-            self._board.clear(place.index)
+        # Only now: the guard must see the lease as long as anything may run.
+        self._registrar.end_lease(place)
         if not place.registered:
             self._emptied(place, code)
             return
@@ -352,7 +261,9 @@ class Keeper:
             reason = "its process was killed"
         else:
             reason = f"its process {kernel.exit_text(code)}"
-        self._bury(place.worker, place.fds, reason, lambda: self._emptied(place, code))
+        self._registrar.take_out(
+            place.worker, place.fds, reason, lambda: self._emptied(place, code)
+        )
 
     def _last_words(self, place: Place) -> None:
         """What it still said before it died lies in the channel."""
@@ -382,24 +293,6 @@ class Keeper:
             if process.parent == me and kernel.environment(process.pid).get(WORKER_MARK) in marks
         }
         return kernel.below(me, living | daemons) if daemons else found
-
-    def _bury(self, worker: str, fds: Sequence[int], reason: str, then: Any) -> None:
-        store = self._store
-        assert store is not None
-
-        def report() -> None:
-            if reason:
-                store.declare_dead(worker, reason)
-            else:
-                store.unregister(worker)
-
-        def close() -> None:
-            for fd in fds:
-                os.close(fd)
-            self._guard.send({"drop": worker})
-            then()
-
-        self._clerk.insist(f"reporting the end of worker {worker}", report, close)
 
     def _emptied(self, place: Place, code: int) -> None:
         refused, retired = place.bye == "refused", place.bye == "retired"
@@ -453,8 +346,8 @@ class Keeper:
         place.kill_at = self._clock.boot() + timeout + grace + margin
 
     def _say_goodbye(self) -> None:
-        if self._options.burst and self._store is not None and not self._stops:
-            for line in burst.left_over(self._store, *self._known):
+        if self._options.burst and not self._stops:
+            for line in self._registrar.left_over():
                 self._guard.send({"say": line})
         self._guard.send({"bye": self._code})
 
@@ -463,14 +356,7 @@ class Keeper:
         log.error("the guard is gone: stopping everything")
         me = os.getpid()
         kernel.kill_until_none(lambda: kernel.below(me), lambda _pid, _code: None)
-        deadline = self._clock.boot() + _FAREWELL
-        for place in self._places:
-            if place.registered and self._store is not None and self._clock.boot() < deadline:
-                try:
-                    self._store.declare_dead(place.worker, "its guard was killed")
-                except StoreError as error:
-                    # Its files close with us, and the store sees that by itself.
-                    log.warning("worker %s could not be reported dead: %s", place.worker, error)
+        self._registrar.last_word("its guard was killed", _FAREWELL)
         return 1
 
 

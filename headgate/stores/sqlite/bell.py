@@ -102,10 +102,10 @@ class FileBell:
     def wait(self, timeout: float) -> bool:
         """True when it rang since the last look."""
         if self._fd >= 0:
-            readable, _, _ = select.select([self._fd], [], [], max(0.0, timeout))
-            if readable:
+            rang = readable(self._fd, timeout)
+            if rang:
                 self.drain()
-            return bool(readable)
+            return rang
         stamp = self._stamp()
         if stamp == self._seen:
             threading.Event().wait(min(timeout, 0.02))
@@ -145,16 +145,23 @@ class MemoryBell:
             return
 
     def wait(self, timeout: float) -> bool:
-        readable, _, _ = select.select([self._read], [], [], max(0.0, timeout))
-        if readable:
+        rang = readable(self._read, timeout)
+        if rang:
             self.drain()
-        return bool(readable)
+        return rang
 
     def close(self) -> None:
         if self in self._listeners:
             self._listeners.remove(self)
             os.close(self._read)
             os.close(self._write)
+
+
+def readable(fd: int, timeout: float) -> bool:
+    """Wait with poll: select knows no descriptor above 1023."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout) * 1000))
 
 
 def _deleted(data: bytes) -> bool:

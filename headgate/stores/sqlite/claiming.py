@@ -60,7 +60,14 @@ class Claimer:
     """One claim of one worker."""
 
     def __init__(
-        self, tx: Transaction, worker: str, worker_name: str, claim: Claim, values: Values
+        self,
+        tx: Transaction,
+        worker: str,
+        worker_name: str,
+        claim: Claim,
+        values: Values,
+        *,
+        paused_queues: bool = True,
     ) -> None:
         self.tx = tx
         self.worker = worker
@@ -68,6 +75,8 @@ class Claimer:
         self.claim = claim
         self.room = Room(values.group)
         self.reserver = Reserver(tx, self.room, claim.state)
+        self.paused_queues = paused_queues
+        """Is any queue paused at all?"""
         self.hops = claim.hops
         self.taken: list[tuple[LaneKey, Row, Grant]] = []
         self.leaves_some = False
@@ -123,7 +132,9 @@ class Claimer:
 
     def _queues(self) -> list[QueueShare]:
         present = [row["queue"] for row in self.tx.rows(Q.queues)]
-        paused = {row["name"] for row in self.tx.rows(Q.paused_queues)}
+        paused: set[str] = set()
+        if self.paused_queues:
+            paused = {row["name"] for row in self.tx.rows(Q.paused_queues)}
         if self.claim.queues is None:
             shares = [QueueShare(name, self.claim.room) for name in present]
         else:
@@ -238,7 +249,7 @@ class Scan:
             block = self.claimer.room.blocks_band(band)
             if block is None:
                 open_bands.append(row["band"])
-            else:
+            elif band.wide:
                 self._note_head_of(row["band"], block)
         return open_bands
 
@@ -505,13 +516,3 @@ def expire(tx: Transaction, key: LaneKey, row: Row) -> None:
     leave_line(tx, key, row)
     moves.conclude(tx, row["job"], "cancelled", "expired", attempt=row["attempt"])
     record(tx, "job_expired", row["id"])
-
-
-def wake_in(tx: Transaction) -> float | None:
-    """Seconds until the next delayed job is due, or a slot taken by hand ends."""
-    due = tx.value(Q.next_due)
-    ends = tx.value(Q.next_end, {"boot_id": tx.boot_id})
-    times = [due - tx.now] if due is not None else []
-    if ends is not None:
-        times.append(ends - tx.boot)
-    return max(0.0, min(times)) if times else None

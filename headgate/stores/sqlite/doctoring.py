@@ -48,7 +48,7 @@ def examine(tx: Transaction, liveness: Liveness, *, repair: bool) -> list[Troubl
     dead = [worker for worker in workers if not liveness.alive(worker)]
     found(len(dead), "dead-workers", "workers are gone and still registered", "take them away")
     if repair:
-        registry.reap(tx, liveness)
+        registry.reap(tx, liveness, registry.names(tx))
 
     workerless = tx.rows(_WORKERLESS)
     found(len(workerless), "workerless-attempts", "attempts belong to no worker", "lose them")

@@ -49,6 +49,7 @@ def finish_one(tx: Transaction, worker: str, name: str, finish: Finish) -> bool:
         moves.conclude(
             tx, job, outcome, finish.reason,
             result=finish.result, error=moves.error_text(finish.error), attempt=attempt,
+            asked=cancelled is not None,
         )  # fmt: skip
     if finish.followups:
         submitting.submit(tx, finish.followups)

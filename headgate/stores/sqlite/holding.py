@@ -62,14 +62,14 @@ def take(tx: Transaction, request: SlotRequest) -> SlotRecord | None:
     return slot_record(tx, tx.rows(_ONE, {"grp": group, "slot": slot})[0])
 
 
-def drop(tx: Transaction, group: str, slot: int, token: int | None) -> bool:
+def drop(tx: Transaction, group: str, slot: int, token: int | None, by: str) -> bool:
     """Give a slot back. Only its own token releases it; None is an operator's force."""
     row = tx.row(_ONE, {"grp": group, "slot": slot})
     if row is None or (token is not None and row["token"] != token):
         return False
     tx.run("DELETE FROM slots WHERE grp = ? AND slot = ?", (group, slot))
     if token is None:
-        record(tx, "slot_released", group, "", slot=slot, holder=row["holder"], token=row["token"])
+        record(tx, "slot_released", group, by, slot=slot, holder=row["holder"], token=row["token"])
     tx.ring("work")
     return True
 

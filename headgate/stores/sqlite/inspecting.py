@@ -27,7 +27,7 @@ _STATE_TABLES: dict[State, str] = {
 
 
 def job_row(tx: Transaction, id: str) -> Row:
-    row = tx.row(f"{Q.columns} WHERE j.id = :id", {"id": id})
+    row = tx.row(f"{Q.columns} WHERE j.id = :id", {"id": id}) if id.isprintable() else None
     if row is None:
         raise JobNotFound(f"no job {id!r} in this store (finished jobs are pruned by retention)")
     return row

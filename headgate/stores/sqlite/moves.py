@@ -14,10 +14,11 @@ PROMOTED_AT_ONCE = 500
 
 def conclude(
     tx: Transaction, job: int, state: State, reason: str = "", *,
-    result: str | None = None, error: str | None = None, attempt: int = 0,
+    result: str | None = None, error: str | None = None, attempt: int = 0, asked: bool = True,
 ) -> None:  # fmt: skip
-    """The job is over."""
-    tx.run(Q.delete_cancel, {"job": job})
+    """The job is over. `asked` is False when it is known that nobody asked to cancel it."""
+    if asked:
+        tx.run(Q.delete_cancel, {"job": job})
     tx.run(
         Q.insert_finished,
         {

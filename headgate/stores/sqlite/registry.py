@@ -6,7 +6,7 @@ import json
 
 from headgate.stores.protocol import NewWorker, WorkerRecord
 from headgate.stores.sqlite import finishing
-from headgate.stores.sqlite.database import Row, Transaction
+from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.events import record
 from headgate.stores.sqlite.liveness import Liveness
 
@@ -27,45 +27,49 @@ def register(tx: Transaction, worker: NewWorker) -> None:
     record(tx, "worker_started", worker.name, worker.id, pid=worker.pid, host=worker.host)
 
 
-def reap(tx: Transaction, liveness: Liveness, me: str | None = None) -> list[str]:
-    """Take away every worker whose lock is free: nobody of it is alive any more.
+def names(tx: Transaction) -> dict[str, str]:
+    """All registered workers: id → name."""
+    return {row["id"]: row["name"] for row in tx.rows("SELECT id, name FROM workers")}
+
+
+def reap(tx: Transaction, liveness: Liveness, workers: dict[str, str]) -> list[str]:
+    """Take away every one of these whose lock is free: nobody of it is alive any more.
 
     This is part of each claim, so that no sweeper has to run before a free slot is free.
     """
-    gone = [row for row in tx.rows("SELECT id, name FROM workers") if row["id"] != me]
-    gone = [row for row in gone if not liveness.alive(row["id"])]
-    for row in gone:
-        remove(tx, row, "its processes are gone")
-    return [row["id"] for row in gone]
+    gone = [worker for worker in workers if not liveness.alive(worker)]
+    for worker in gone:
+        remove(tx, worker, workers[worker], "its processes are gone")
+    return gone
 
 
 def declare_dead(tx: Transaction, worker: str, reason: str) -> bool:
     """The keeper's word: it has ended all that belonged to this worker."""
-    row = tx.row("SELECT id, name FROM workers WHERE id = ?", (worker,))
-    if row is not None:
-        remove(tx, row, reason)
-    return row is not None
+    name = known(tx, worker)
+    if name is not None:
+        remove(tx, worker, name, reason)
+    return name is not None
 
 
-def remove(tx: Transaction, worker: Row, reason: str) -> None:
-    running = tx.rows(finishing.Q.running_of_worker, {"worker": worker["id"]})
+def remove(tx: Transaction, worker: str, name: str, reason: str) -> None:
+    running = tx.rows(finishing.Q.running_of_worker, {"worker": worker})
     for row in running:
-        finishing.lose(tx, row["token"], worker["name"], reason)
-    tx.run("DELETE FROM workers WHERE id = ?", (worker["id"],))
-    record(tx, "worker_lost", worker["name"], worker["id"], reason=reason, attempts=len(running))
+        finishing.lose(tx, row["token"], name, reason)
+    tx.run("DELETE FROM workers WHERE id = ?", (worker,))
+    record(tx, "worker_lost", name, worker, reason=reason, attempts=len(running))
     tx.ring("work")
 
 
 def unregister(tx: Transaction, worker: str) -> bool:
     """A worker that ended in good order. What it still runs, it loses."""
-    row = tx.row("SELECT id, name FROM workers WHERE id = ?", (worker,))
-    if row is None:
+    name = known(tx, worker)
+    if name is None:
         return False
     if tx.row(finishing.Q.running_of_worker, {"worker": worker}) is not None:
-        remove(tx, row, "it ended without finishing this attempt")
+        remove(tx, worker, name, "it ended without finishing this attempt")
     else:
         tx.run("DELETE FROM workers WHERE id = ?", (worker,))
-        record(tx, "worker_stopped", row["name"], worker)
+        record(tx, "worker_stopped", name, worker)
     return True
 
 

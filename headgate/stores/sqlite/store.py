@@ -42,10 +42,9 @@ from headgate.stores.protocol import (
 )
 from headgate.stores.sqlite import (
     cataloguing,
-    claiming,
     doctoring,
     events,
-    finishing,
+    exchanging,
     holding,
     inspecting,
     looking,
@@ -173,39 +172,7 @@ class SQLiteStore:
 
     def _exchange(self, exchange: Exchange) -> Exchanged:
         with self._write() as tx:
-            name = registry.known(tx, exchange.worker)
-            if name is None:
-                stale = {f.token for f in exchange.finishes} | {p.token for p in exchange.progress}
-                return Exchanged(stale=frozenset(stale), dead=True)
-            stale = finishing.finish_all(tx, exchange.worker, name, exchange.finishes)
-            stale |= finishing.report_progress(tx, exchange.worker, exchange.progress)
-            lost = registry.reap(tx, self._liveness, exchange.worker)
-            claimed, more, wake_in, unrouted = (), False, None, False
-            if exchange.claim is not None:
-                claim = exchange.claim
-                promoted = moves.promote(tx)
-                more = promoted >= moves.PROMOTED_AT_ONCE
-                if claim.room > 0:
-                    known = values.Values(tx, self._words)
-                    claimer = claiming.Claimer(tx, exchange.worker, name, claim, known)
-                    claimed, unfinished = claimer.run()
-                    more = more or unfinished
-                    # Room that this claim took again, or found nobody waiting for, wakes
-                    # nobody: a bell for every finish would keep all workers asking.
-                    room = claimer.room
-                    free = {g for g in tx.freed if room.group(g).free() > 0}
-                    tx.freed = free if claimer.leaves_some else set()
-                wake_in = claiming.wake_in(tx)
-                unrouted = bool(submitting.unrouted_tasks(tx) & claim.tasks)
-            cancels = tx.rows(claiming.Q.cancels, {"worker": exchange.worker})
-            result = Exchanged(
-                stale=frozenset(stale),
-                claimed=claimed,
-                more=more,
-                wake_in=wake_in,
-                cancels=tuple((row["token"], row["reason"]) for row in cancels),
-                unrouted=unrouted,
-            )
+            result, lost = exchanging.exchange(tx, exchange, self._liveness, self._words)
         for worker in lost:
             self._liveness.forget(worker)
         return result
@@ -232,7 +199,7 @@ class SQLiteStore:
             return Sweep()
         with self._write() as tx:
             before = tx.value("SELECT count(*) FROM running")
-            lost = registry.reap(tx, self._liveness)
+            lost = registry.reap(tx, self._liveness, registry.names(tx))
             sweep = Sweep(
                 lost_workers=tuple(lost),
                 lost_attempts=before - tx.value("SELECT count(*) FROM running"),
@@ -271,15 +238,15 @@ class SQLiteStore:
 
     def take_slot(self, request: SlotRequest) -> SlotRecord | None:
         with self._write() as tx:
-            lost = registry.reap(tx, self._liveness)
+            lost = registry.reap(tx, self._liveness, registry.names(tx))
             slot = holding.take(tx, request)
         for worker in lost:
             self._liveness.forget(worker)
         return slot
 
-    def drop_slot(self, group: str, slot: int, token: int | None) -> bool:
+    def drop_slot(self, group: str, slot: int, token: int | None, by: str = "") -> bool:
         with self._write() as tx:
-            return holding.drop(tx, group, slot, token)
+            return holding.drop(tx, group, slot, token, by)
 
     def extend_slot(self, group: str, slot: int, token: int, seconds: float) -> float | None:
         with self._write() as tx:

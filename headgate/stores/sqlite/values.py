@@ -54,8 +54,9 @@ class WordsCache:
     def __init__(self) -> None:
         self._words: Words | None = None
 
-    def read(self, tx: Transaction) -> Words:
-        version = tx.value(Q.version)
+    def read(self, tx: Transaction, version: int | None = None) -> Words:
+        if version is None:
+            version = int(tx.value(Q.version))
         words = self._words
         if words is None or words.version != version:
             words = self._words = self._load(tx, version)
@@ -86,10 +87,18 @@ def changed(tx: Transaction) -> None:
 class Values:
     """Reads values and rooms within one transaction."""
 
-    def __init__(self, tx: Transaction, cache: WordsCache | None = None) -> None:
+    def __init__(
+        self,
+        tx: Transaction,
+        cache: WordsCache | None = None,
+        *,
+        version: int | None = None,
+        reservations: bool = True,
+    ) -> None:
         self._tx = tx
-        self._words = (cache or WordsCache()).read(tx)
-        self._reservations = {row["grp"]: row for row in tx.rows(Q.reservations)}
+        self._words = (cache or WordsCache()).read(tx, version)
+        rows = tx.rows(Q.reservations) if reservations else []
+        self._reservations = {row["grp"]: row for row in rows}
 
     def names(self) -> list[str]:
         return list(self._words.declared)

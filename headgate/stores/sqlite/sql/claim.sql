@@ -114,12 +114,6 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 INSERT INTO slots (grp, slot, token, holder, job, worker, worker_name, units, since)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- name: next_due
-SELECT run_at FROM scheduled ORDER BY run_at LIMIT 1
-
--- name: next_end
-SELECT ends FROM slots WHERE worker IS NULL AND boot = :boot_id ORDER BY ends LIMIT 1
-
 -- name: others_granted_since
 SELECT 1 FROM slots s JOIN running r ON r.token = s.token JOIN jobs j ON j.n = r.job
 WHERE s.grp = :grp AND s.since > :since
@@ -144,6 +138,3 @@ DELETE FROM reservations WHERE lane = :lane
 
 -- name: paused_queues
 SELECT name FROM queues WHERE paused = 1
-
--- name: cancels
-SELECT r.token, c.reason FROM cancels c JOIN running r ON r.job = c.job WHERE r.worker = :worker

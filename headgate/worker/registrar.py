@@ -1,0 +1,186 @@
+"""The keeper's books: each worker process is entered in the store, and taken out after its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headgate.clock import Clock
+from headgate.errors import HeadgateError, StoreError
+from headgate.stores import open_store
+from headgate.stores.protocol import NewWorker, Registration, Store
+from headgate.worker import burst
+from headgate.worker.board import Board
+from headgate.worker.channel import Channel
+from headgate.worker.clerk import Clerk
+from headgate.worker.lease import Lease, Renewer
+from headgate.worker.place import Place
+
+log = logging.getLogger("headgate.worker")
+
+
+class Registrar:
+    """All that the keeper says to the store. Nothing here waits for it."""
+
+    def __init__(
+        self,
+        guard: Channel,
+        board: Board,
+        places: Sequence[Place],
+        clerk: Clerk,
+        clock: Clock,
+        refused: Callable[[Place, str], None],
+    ) -> None:
+        self._guard = guard
+        self._board = board
+        self._places = places
+        self._clerk = clerk
+        self._clock = clock
+        self._refused = refused
+        """Called with the reason when a worker could not be entered."""
+        self._store: Store | None = None
+        self._renewer: Renewer | None = None
+        self._rows = threading.Lock()
+        self._tasks: frozenset[str] = frozenset()
+        self._queues: tuple[str, ...] | None = None
+
+    # --- enter ---------------------------------------------------------------------------
+
+    def enter(self, place: Place, hello: dict[str, Any]) -> None:
+        """Register the worker process that introduced itself, then have the guard hold its
+        files; the guard's answer is what lets it claim."""
+        worker = NewWorker(
+            id=place.worker,
+            name=hello["name"],
+            keeper=f"{socket.gethostname()}:{os.getpid()}",
+            host=socket.gethostname(),
+            pid=place.pid,
+            queues=tuple(hello["queues"]),
+            tasks=tuple(hello["tasks"]),
+            concurrency=hello["concurrency"],
+            lease=hello["lease"],
+        )
+        self._tasks, self._queues = frozenset(worker.tasks), worker.queues or None
+
+        def register() -> tuple[Registration, float]:
+            if self._store is None:
+                self._store = open_store(hello["url"])
+            # Read before the call: the lease may begin at any moment after this line.
+            sent = self._clock.boot()
+            return self._store.register(worker), sent
+
+        self._clerk.ask(register, lambda result: self._entered(place, worker, result))
+
+    def _entered(
+        self, place: Place, worker: NewWorker, result: tuple[Registration, float] | Exception
+    ) -> None:
+        if isinstance(result, Exception):
+            if not isinstance(result, HeadgateError):
+                raise result
+            self._refused(place, str(result))
+            return
+        registration, sent = result
+        if place.worker != worker.id or not place.living:
+            # It died while the store was writing its row: nobody will use it.
+            self.take_out(worker.id, registration.fds, "died while starting", lambda: None)
+            return
+        place.registered = True
+        place.fds = registration.fds
+        assert self._store is not None
+        if self._store.capabilities.leases:
+            place.lease = Lease(worker.id, worker.lease, sent)
+            self._board.lease(place.index, worker.lease, sent)
+            self._renew(place.lease)
+        # The worker may claim only after the guard holds its files too: were we both killed
+        # before that, its slots would be free while children of its jobs still run.
+        self._guard.send({"hold": worker.id}, registration.fds)
+
+    def _renew(self, lease: Lease) -> None:
+        assert self._store is not None
+        if self._renewer is None:
+            self._renewer = Renewer(self._store, self._clock, self._renewed)
+            self._renewer.start()
+        self._renewer.add(lease)
+
+    def _renewed(self, lease: Lease) -> None:
+        """In the renewer's thread."""
+        for place in self._places:
+            # The worker may be gone since: a lease written to the row of a place that was
+            # cleared would never be renewed, and the guard would end everything for it.
+            with self._rows:
+                if place.lease is lease and not lease.dead:
+                    self._board.lease(place.index, lease.seconds, lease.sent)
+
+    # --- show ----------------------------------------------------------------------------
+
+    def show(self, place: Place, state: str) -> None:
+        """Have others see how it is. A worker that froze in the middle of a write may hold
+        up the store itself, so what could not be told is told again with a later look."""
+        if place.shown == state or place.telling or self._store is None:
+            return
+        store, worker = self._store, place.worker
+        place.telling = True
+
+        def told(result: Exception | None) -> None:
+            if place.worker != worker:
+                return
+            place.telling = False
+            if result is None:
+                place.shown = state
+            else:
+                log.warning("worker %s could not be shown as %s: %s", worker, state, result)
+
+        self._clerk.ask(lambda: store.mark(worker, state), told)
+
+    # --- take out ------------------------------------------------------------------------
+
+    def end_lease(self, place: Place) -> None:
+        """Nothing of this worker runs any more: the guard need not watch its lease."""
+        if self._renewer is not None:
+            self._renewer.remove(place.worker)
+        with self._rows:
+            place.lease = None
+            self._board.clear(place.index)
+
+    def take_out(
+        self, worker: str, fds: Sequence[int], reason: str, then: Callable[[], None]
+    ) -> None:
+        """Tell the store that this worker is gone; with a `reason` it is dead, and what it
+        ran is lost. Only called when none of its processes is left."""
+        store = self._store
+        assert store is not None
+
+        def report() -> None:
+            if reason:
+                store.declare_dead(worker, reason)
+            else:
+                store.unregister(worker)
+
+        def close() -> None:
+            for fd in fds:
+                os.close(fd)
+            self._guard.send({"drop": worker})
+            then()
+
+        self._clerk.insist(f"reporting the end of worker {worker}", report, close)
+
+    def last_word(self, reason: str, seconds: float) -> None:
+        """Report all workers dead here and now, as far as that is possible in this time."""
+        deadline = self._clock.boot() + seconds
+        for place in self._places:
+            if place.registered and self._store is not None and self._clock.boot() < deadline:
+                try:
+                    self._store.declare_dead(place.worker, reason)
+                except StoreError as error:
+                    # Its files close with us, and the store sees that by itself.
+                    log.warning("worker %s could not be reported dead: %s", place.worker, error)
+
+    def left_over(self) -> list[str]:
+        """What a burst leaves, in words."""
+        if self._store is None:
+            return []
+        return burst.left_over(self._store, self._tasks, self._queues)
