@@ -7,7 +7,7 @@ from collections import Counter
 from headgate.jobs import JobFilter, JobRecord
 from headgate.stores.protocol import Store
 
-_LOOKED_AT = 1000
+_LOOKED_AT = 200
 
 
 def left_over(store: Store, tasks: frozenset[str], queues: tuple[str, ...] | None) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from headgate.errors import StoreUnavailable
 from headgate.stores.protocol import Capabilities
 from headgate.stores.sqlite.store import SQLiteStore
-from headgate.worker import keeper
+from headgate.worker import keeper, registrar
 from headgate.worker.board import Board
 from headgate.worker.guard import Guard
 from headgate.worker.options import WorkerOptions
@@ -35,7 +35,7 @@ class LeasedStore(SQLiteStore):
 
 def main() -> int:
     if sys.argv[1:2] == ["keeper"]:
-        keeper.open_store = LeasedStore
+        registrar.open_store = LeasedStore
         return keeper.main(sys.argv[2:])
     options = WorkerOptions("tests.worker.sample:app", shutdown_timeout=5, grace=0.2)
     return Guard(
