@@ -26,43 +26,43 @@ def log() -> str:
     return os.environ["HEADGATE_TEST_LOG"]
 
 
-@app.task(max_concurrent=3)
+@app.task(max_concurrent=3, queue="narrow")
 async def narrow(ctx: Context, seconds: float) -> None:
     with recording(log(), ctx):
         await asyncio.sleep(seconds)
 
 
-@app.task(limits=[tenant])
+@app.task(limits=[tenant], queue="tenants")
 async def per_tenant(ctx: Context, tenant_id: str, seconds: float) -> None:
     with recording(log(), ctx, turn=tenant_id):
         await asyncio.sleep(seconds)
 
 
-@app.task(limits=[shared])
+@app.task(limits=[shared], queue="shared")
 async def shared_async(ctx: Context, seconds: float) -> None:
     with recording(log(), ctx):
         await asyncio.sleep(seconds)
 
 
-@app.task(limits=[shared])
+@app.task(limits=[shared], queue="shared")
 def shared_sync(ctx: Context, seconds: float) -> None:
     with recording(log(), ctx):
         time.sleep(seconds)
 
 
-@app.task(limits=[OneOf("host-a", "host-b")])
+@app.task(limits=[OneOf("host-a", "host-b")], queue="hosts")
 async def either(ctx: Context, seconds: float) -> None:
     with recording(log(), ctx):
         await asyncio.sleep(seconds)
 
 
-@app.task(limits=[memory.units(3)])
+@app.task(limits=[memory.units(3)], queue="memory")
 async def hungry(ctx: Context, seconds: float) -> None:
     with recording(log(), ctx, units=UNITS):
         await asyncio.sleep(seconds)
 
 
-@app.task(limits=[memory])
+@app.task(limits=[memory], queue="memory")
 async def modest(ctx: Context, seconds: float) -> None:
     with recording(log(), ctx):
         await asyncio.sleep(seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +79,8 @@ class Claimer:
         """Is any queue paused at all?"""
         self.hops = claim.hops
         self.taken: list[tuple[LaneKey, Row, Grant]] = []
+        self.running = Counter(claim.running)
+        """By fairness key, what runs in this worker, with what this claim has taken."""
         self.leaves_some = False
         """There may be work left for others: of tasks or queues that this worker does not
         serve, or more than it has room for."""
@@ -275,6 +277,8 @@ class Scan:
             feed = self._feed(turn, wanted - got)
             self.tried.add(turn)
             weight = max(1, self.claimer.claim.weights.get(turn, 1))
+            if self.complete and len(self.window) == 1:
+                weight = wanted  # nobody else waits for a turn
             if self.given < weight and feed.take_one():
                 got += 1
                 self.given += 1
@@ -312,10 +316,10 @@ class Scan:
         elif not self._next_window(wanted):
             return False
         self.progress = False
-        running = dict(self.claimer.claim.running)
-        for key, _, _ in self.claimer.taken:
-            running[key.turn] = running.get(key.turn, 0) + 1
-        self.line = deque(self.rotation.line_up(self.window, running, self.claimer.claim.weights))
+        claimer = self.claimer
+        self.line = deque(
+            self.rotation.line_up(self.window, claimer.running, claimer.claim.weights)
+        )
         return bool(self.line)
 
     def _next_window(self, wanted: int) -> bool:
@@ -483,6 +487,7 @@ class Lane:
         grant = claimer.room.grant(plan, len(self.needs.all))
         claimer.reserver.served(self.text, grant)
         claimer.taken.append((self.key, row, grant))
+        claimer.running[self.key.turn] += 1
         return True
 
     def _head(self) -> Row | None:
