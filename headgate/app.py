@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 MAX_ARGS_BYTES = 16 * 1024 * 1024
-CHUNK_JOBS = 500
+CHUNK_JOBS = 200
 CHUNK_BYTES = 4 * 1024 * 1024
 """A bulk submit is stored in pieces of at most this, so that nobody waits long for one."""
 

@@ -75,6 +75,8 @@ class Claimer:
         self._tasks = frozenset(app.tasks)
         self._state = ClaimState()
         self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
+        """Set by what happened here; a bell from elsewhere only wakes."""
         self._rang = False
         self._progress_due: asyncio.TimerHandle | None = None
         self._released = 0
@@ -105,7 +107,7 @@ class Claimer:
         self.outbox.progress.pop(token, None)
         if finish is not None:
             self.outbox.finishes[token] = finish
-        self._wake.set()
+        self.wake()
 
     def note_progress(self, progress: Progress) -> None:
         """From any thread: it travels with the next round trip, at most some 10 a second."""
@@ -120,7 +122,7 @@ class Claimer:
 
     def _send_progress(self) -> None:
         self._progress_due = None
-        self._wake.set()
+        self.wake()
 
     def note_released(self, change: int) -> None:
         """From any thread. Code that waits in `ctx.released()` lends its room to others:
@@ -129,11 +131,12 @@ class Claimer:
 
     def _note_released(self, change: int) -> None:
         self._released += change
-        self._wake.set()
+        self.wake()
 
     # --- the loop -----------------------------------------------------------------------------
 
     def wake(self) -> None:
+        self._urgent.set()
         self._wake.set()
 
     async def run(self) -> None:
@@ -159,16 +162,20 @@ class Claimer:
             timer.cancel()
         else:
             await asyncio.sleep(0)
-        if self._rang and not self.outbox.finishes:
+        if self._rang and not self._urgent.is_set():
             # Woken only by the bell. Others' finishes ring it too, so when claims keep coming
-            # back empty, look a little less often; after a silence, look at once.
+            # back empty, look a little less often; after a silence, look at once. What ends
+            # here meanwhile cuts the wait short: its slots are free for others only then.
             gap = _QUIET if self._room() <= 0 else min(0.001 * 2**self._empty, _LONGEST_GAP)
             if not self._empty and self._room() > 0:
                 gap = 0.0
             late = self._last + gap - self._loop.time()
             if late > 0:
-                await asyncio.sleep(late)
+                timer = self._loop.call_later(late, self._urgent.set)
+                await self._urgent.wait()
+                timer.cancel()
         self._rang = False
+        self._urgent.clear()
         self._wake.clear()
 
     def _room(self) -> int:

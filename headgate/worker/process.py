@@ -48,6 +48,9 @@ class Process:
         self._work: WorkLoop | None = None
 
     def run(self) -> int:
+        # The store's thread computes while it has the write lock. With the interpreter's usual
+        # 5 ms it would wait for busy job threads, and all other processes with it.
+        sys.setswitchinterval(0.0005)
         try:
             target = find_target(self._options.target)
             plan = self._introduce(target)

@@ -56,6 +56,17 @@ class LaneKey:
         }
 
 
+Lines = dict[str, dict[int, list[str]]]
+"""What waits at all: queue → priority → bands, each in order."""
+
+
+def list_lines(tx: Transaction) -> Lines:
+    lines: Lines = {}
+    for row in tx.rows(Q.bands):
+        lines.setdefault(row["queue"], {}).setdefault(row["priority"], []).append(row["band"])
+    return lines
+
+
 class Claimer:
     """One claim of one worker."""
 
@@ -84,7 +95,9 @@ class Claimer:
         self.leaves_some = False
         """There may be work left for others: of tasks or queues that this worker does not
         serve, or more than it has room for."""
+        self.lines = list_lines(tx)
         self._scans: dict[tuple[str, int, bool], Scan] = {}
+        values.load_ahead(self._whole_groups())
 
     def run(self) -> tuple[tuple[Claimed, ...], bool]:
         """The attempts granted, and whether the budget ended before the search did."""
@@ -101,6 +114,17 @@ class Claimer:
         state.unfinished = self.hops <= 0 and len(claimed) < claim.room
         state.barren = 0 if claimed or not state.unfinished else state.barren + 1
         return claimed, state.unfinished and state.barren % BARREN_CLAIMS != BARREN_CLAIMS - 1
+
+    def _whole_groups(self) -> set[str]:
+        """The groups that decide which bands are open."""
+        found: set[str] = set()
+        for priorities in self.lines.values():
+            for bands in priorities.values():
+                for band in map(Band.parse, bands):
+                    if band.task in self.claim.tasks:
+                        found |= {name for name, _, _ in band.all}
+                        found |= {name for members in band.one_of for name, _, _ in members}
+        return found
 
     def _take_round(self, *, aged: bool) -> None:
         """Go round the queues by weight until there is no room or nothing to take."""
@@ -133,7 +157,7 @@ class Claimer:
         return next((i for i, share in enumerate(shares) if share.name > cursor), 0)
 
     def _queues(self) -> list[QueueShare]:
-        present = [row["queue"] for row in self.tx.rows(Q.queues)]
+        present = list(self.lines)
         paused: set[str] = set()
         if self.paused_queues:
             paused = {row["name"] for row in self.tx.rows(Q.paused_queues)}
@@ -148,7 +172,7 @@ class Claimer:
 
     def _take(self, queue: str, wanted: int, *, aged: bool) -> int:
         """Strict priority: a lower one is looked at only when the higher has nothing."""
-        priorities = [row["priority"] for row in self.tx.rows(Q.priorities, {"queue": queue})]
+        priorities = list(self.lines[queue])
         got = 0
         for priority in reversed(priorities) if aged else priorities:
             if got >= wanted or self.hops <= 0:
@@ -243,16 +267,16 @@ class Scan:
     def _open_bands(self) -> list[str]:
         """The bands worth entering: tasks known here, limits not shut as a whole."""
         open_bands: list[str] = []
-        for row in self.tx.rows(Q.bands, self._where()):
-            band = Band.parse(row["band"])
+        for text in self.claimer.lines[self.queue][self.priority]:
+            band = Band.parse(text)
             if band.task not in self.claimer.claim.tasks:
                 self.claimer.leaves_some = True
                 continue
             block = self.claimer.room.blocks_band(band)
             if block is None:
-                open_bands.append(row["band"])
+                open_bands.append(text)
             elif band.wide:
-                self._note_head_of(row["band"], block)
+                self._note_head_of(text, block)
         return open_bands
 
     def _note_head_of(self, band: str, block: Block) -> None:

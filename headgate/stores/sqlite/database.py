@@ -226,22 +226,23 @@ class Database:
 
     def _begin(self, connection: sqlite3.Connection, timeout: float) -> None:
         """Wait for the write lock with short, jittered steps: SQLite's own busy handler
-        sleeps up to 100 ms at a time, which is an age to a job of 10 ms."""
-        deadline = time.monotonic() + timeout
-        pause = 0.0002
+        sleeps up to 100 ms at a time, which is an age to a job of 10 ms. Who has waited for
+        long steps back a little, so that a lock held for seconds costs no processor."""
+        began = time.monotonic()
         while True:
             try:
                 connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise translate(error, self.url) from error
-                if time.monotonic() > deadline:
+                waited = time.monotonic() - began
+                if waited > timeout:
                     raise StoreBusy(
                         f"{self.url}: another process held the write lock for {timeout:g} s;"
                         " look for a stopped process or a transaction left open"
                     ) from error
-                time.sleep(pause * (0.5 + random.random()))  # noqa: S311
-                pause = min(pause * 1.5, 0.004)
+                pause = min(max(0.0003, waited / 50), 0.02)
+                time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - no secret
             else:
                 return
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from headgate.errors import JobNotFound, StoreError
-from headgate.jobs import AttemptRecord, JobFilter, JobRecord, Retention, State
+from headgate.jobs import FINAL, AttemptRecord, JobFilter, JobRecord, Retention, State
 from headgate.limits import Needs
 from headgate.stores.sqlite import moves
 from headgate.stores.sqlite.database import Row, Transaction
@@ -44,7 +44,10 @@ def find(tx: Transaction, filter: JobFilter, limit: int, after: str | None) -> l
 
 def count(tx: Transaction, filter: JobFilter, limit: int) -> int:
     where, params = _where(filter)
-    sql = f"SELECT count(*) FROM ({Q.columns} WHERE {where} LIMIT :limit)"
+    tables = Q.columns[Q.columns.index("FROM jobs j") :]
+    if filter.states and filter.states <= FINAL:
+        tables = tables.replace("LEFT JOIN finished", "JOIN finished", 1)
+    sql = f"SELECT count(*) FROM (SELECT 1 {tables} WHERE {where} LIMIT :limit)"
     return int(tx.value(sql, {**params, "limit": limit}))
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from headgate.claim import Block, Room
 from headgate.limits import Band, Needs, needs_of
 from headgate.stores.protocol import LimitRecord, QueueRecord, Why, WorkerRecord
-from headgate.stores.sqlite.claiming import LaneKey
-from headgate.stores.sqlite.claiming import Q as CLAIM
+from headgate.stores.sqlite.claiming import LaneKey, list_lines
 from headgate.stores.sqlite.database import Row, Transaction
 from headgate.stores.sqlite.inspecting import Q as JOBS
 from headgate.stores.sqlite.inspecting import job_row, to_record
@@ -22,7 +21,7 @@ _LANE = ("queue", "priority", "band", "turn", "lane", "place")
 
 
 def queues(tx: Transaction) -> list[QueueRecord]:
-    waiting = {row["queue"] for row in tx.rows(CLAIM.queues)}
+    waiting = set(list_lines(tx))
     running = {row["queue"]: row["n"] for row in tx.rows(Q.queue_running)}
     scheduled = {r["queue"]: r["n"] for r in tx.rows(Q.queue_scheduled, {"limit": BOUND})}
     settings = {row["name"]: row for row in tx.rows("SELECT * FROM queues")}
@@ -133,12 +132,12 @@ def remaining(tx: Transaction, tasks: frozenset[str], queues: tuple[str, ...] | 
         for row in tx.rows(sql, {"now": tx.now} if sql is Q.due_tasks else ()):
             needs = needs_of(row["band"], row["lane"])
             count += mine(row["task"], row["queue"]) and not shut_off(room, needs)
-    for queue in (row["queue"] for row in tx.rows(CLAIM.queues)):
-        for priority in (r["priority"] for r in tx.rows(CLAIM.priorities, {"queue": queue})):
-            where = {"queue": queue, "priority": priority}
-            for band in (row["band"] for row in tx.rows(CLAIM.bands, where)):
+    for queue, priorities in list_lines(tx).items():
+        for priority, bands in priorities.items():
+            for band in bands:
                 if mine(Band.parse(band).task, queue):
-                    lanes = tx.rows(Q.band_lanes, {**where, "band": band})
+                    where = {"queue": queue, "priority": priority, "band": band}
+                    lanes = tx.rows(Q.band_lanes, where)
                     count += sum(not shut_off(room, needs_of(band, r["lane"])) for r in lanes)
     return count
 

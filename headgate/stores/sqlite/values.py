@@ -99,6 +99,19 @@ class Values:
         self._words = (cache or WordsCache()).read(tx, version)
         rows = tx.rows(Q.reservations) if reservations else []
         self._reservations = {row["grp"]: row for row in rows}
+        self._ahead: dict[str, list[Row]] = {}
+
+    def load_ahead(self, groups: set[str]) -> None:
+        """Read the holders of these groups in one look."""
+        if groups:
+            self._ahead = {group: [] for group in groups}
+            marks = ", ".join("?" * len(groups))
+            for row in self._tx.rows(f"{Q.held_by_any} ({marks})", tuple(groups)):
+                self._ahead[row["grp"]].append(row)
+
+    def _holders(self, group: str) -> list[Row]:
+        rows = self._ahead.pop(group, None)
+        return self._tx.rows(Q.held, {"grp": group}) if rows is None else rows
 
     def names(self) -> list[str]:
         return list(self._words.declared)
@@ -139,7 +152,7 @@ class Values:
         if limit == 0 and group in self._words.open_keys:
             limit = None  # some key of it is open: the lanes decide, not the band
         held, numbers, ended = 0, set[int](), False
-        for row in tx.rows(Q.held, {"grp": group}):
+        for row in self._holders(group):
             if lives(tx, row):
                 held += row["units"]
                 numbers.add(row["slot"])

@@ -1,33 +1,24 @@
--- name: queues
-WITH RECURSIVE q (queue) AS (
-    SELECT (SELECT queue FROM ready ORDER BY queue LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.queue FROM ready r WHERE r.queue > q.queue ORDER BY r.queue LIMIT 1)
-    FROM q WHERE q.queue IS NOT NULL
-)
-SELECT queue FROM q WHERE queue IS NOT NULL
-
--- name: priorities
-WITH RECURSIVE p (priority) AS (
-    SELECT (SELECT priority FROM ready WHERE queue = :queue ORDER BY priority LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.priority FROM ready r
-            WHERE r.queue = :queue AND r.priority > p.priority ORDER BY r.priority LIMIT 1)
-    FROM p WHERE p.priority IS NOT NULL
-)
-SELECT priority FROM p WHERE priority IS NOT NULL
-
+-- The bands there are, in order: hop from one to the next, whatever stands in them.
 -- name: bands
-WITH RECURSIVE b (band) AS (
-    SELECT (SELECT band FROM ready WHERE queue = :queue AND priority = :priority
-            ORDER BY band LIMIT 1)
+WITH RECURSIVE b (cells) AS (
+    SELECT (SELECT json_array(queue, priority, band) FROM ready
+            ORDER BY queue, priority, band LIMIT 1)
     UNION ALL
-    SELECT (SELECT r.band FROM ready r
-            WHERE r.queue = :queue AND r.priority = :priority AND r.band > b.band
-            ORDER BY r.band LIMIT 1)
-    FROM b WHERE b.band IS NOT NULL
+    SELECT coalesce(
+        (SELECT json_array(r.queue, r.priority, r.band) FROM ready r
+         WHERE r.queue = json_extract(cells, '$[0]') AND r.priority = json_extract(cells, '$[1]')
+           AND r.band > json_extract(cells, '$[2]') ORDER BY r.band LIMIT 1),
+        (SELECT json_array(r.queue, r.priority, r.band) FROM ready r
+         WHERE r.queue = json_extract(cells, '$[0]') AND r.priority > json_extract(cells, '$[1]')
+         ORDER BY r.priority, r.band LIMIT 1),
+        (SELECT json_array(r.queue, r.priority, r.band) FROM ready r
+         WHERE r.queue > json_extract(cells, '$[0]')
+         ORDER BY r.queue, r.priority, r.band LIMIT 1))
+    FROM b WHERE cells IS NOT NULL
 )
-SELECT band FROM b WHERE band IS NOT NULL
+SELECT json_extract(cells, '$[0]') AS queue, json_extract(cells, '$[1]') AS priority,
+       json_extract(cells, '$[2]') AS band
+FROM b WHERE cells IS NOT NULL
 
 -- name: turns_from_start
 WITH RECURSIVE t (turn) AS (

@@ -47,5 +47,8 @@ SELECT grp, value FROM carried
 -- name: held
 SELECT slot, units, worker, ends, boot FROM slots WHERE grp = :grp
 
+-- name: held_by_any
+SELECT grp, slot, units, worker, ends, boot FROM slots WHERE grp IN
+
 -- name: reservations
 SELECT grp, lane, job, units, ends, boot FROM reservations
