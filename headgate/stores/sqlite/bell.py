@@ -8,6 +8,7 @@ and a lost ring costs at most one safety poll.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import select
 import struct
@@ -15,7 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-from headgate.errors import StoreUnavailable
+log = logging.getLogger("headgate.store")
 
 BELLS = ("work", "done")
 _IN_ATTRIB = 0x4
@@ -31,18 +32,21 @@ class Bells:
         self._memory: dict[str, list[MemoryBell]] = {what: [] for what in BELLS}
 
     def ring(self, what: str) -> None:
+        """Never fails: it comes after the commit, and what is committed must not look
+        refused. Who does not hear it finds the work by its next safety poll."""
         if self._folder is None:
             for bell in list(self._memory[what]):
                 bell.ring()
             return
         path = self._folder / what
         try:
-            os.utime(path)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
+            try:
+                os.utime(path)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
         except OSError as error:
-            raise StoreUnavailable(f"cannot ring {path}: {error.strerror}") from error
+            log.warning("cannot ring %s (%s): others wake up later", path, error.strerror)
 
     def listen(self, what: str) -> FileBell | MemoryBell:
         if what not in BELLS:
