@@ -17,7 +17,10 @@ from typing import Literal
 
 from headgate.limits import Band, Need, Needs
 
-Cause = Literal["full", "zero", "paused", "missing", "reserved", "too-wide"]
+Cause = Literal["full", "zero", "paused", "missing", "reserved", "too-wide", "share"]
+
+PARTIAL: frozenset[Cause | None] = frozenset((None, "reserved", "share"))
+"""Causes that hold for one lane or for this claim only: the group itself is open."""
 
 RESERVE_AFTER = 5.0
 """Seconds for which a wide lane may be passed over before it reserves its groups."""
@@ -40,11 +43,15 @@ class Group:
     numbers: set[int] = field(default_factory=set[int])
     reserved_for: str | None = None
     reserved: int = 0
+    share: int | None = None
+    """What this claim may take here, so that others find something too; None: all."""
+    taken: int = 0
+    """What it has taken."""
 
     def free(self) -> int:
         return UNLIMITED if self.value is None else self.value - self.held
 
-    def refuses(self, units: int, lane: str | None = None) -> Cause | None:
+    def refuses(self, units: int, lane: str | None = None, *, spread: bool = False) -> Cause | None:
         """Why `units` cannot be taken now by `lane`, or None."""
         if self.paused:
             return "paused"
@@ -57,9 +64,17 @@ class Group:
             return "too-wide" if self.value is not None and units > self.value else "full"
         # A wide lane that waited too long gathers units here: others may take only what
         # is left beside its reservation, or it would never see enough of them at once.
-        if self.reserved_for is not None and self.reserved_for != lane:
-            return "reserved" if free - units < self.reserved else None
+        if self.reserved_for not in (None, lane) and free - units < self.reserved:
+            return "reserved"
+        if spread and self.share is not None and 0 < self.taken > self.share - units:
+            return "share"
         return None
+
+    def leave_to(self, workers: int, freed: int) -> None:
+        """Share with `workers` that are about to ask too: what this one has just freed it may
+        take again, of the rest an equal part (it asks again at once for more)."""
+        if self.value is not None and workers > 1:
+            self.share = freed + -(-max(0, self.free() - freed) // workers)
 
     def take(self, units: int) -> int:
         number = 0
@@ -67,6 +82,7 @@ class Group:
             number += 1
         self.numbers.add(number)
         self.held += units
+        self.taken += units
         return number
 
 
@@ -106,6 +122,9 @@ class Room:
             group = self._groups[name] = self._load(name)
         return group
 
+    def is_full(self, name: str) -> bool:
+        return self.group(name).free() <= 0
+
     def blocks_band(self, band: Band) -> Block | None:
         """Is the whole band shut, whatever the keys of its lanes?
 
@@ -117,28 +136,29 @@ class Room:
                 # A keyed limit at 0 may still have an override for one key: the store
                 # says so by loading the name's own group with that in mind.
                 return Block(name, "paused" if group.paused else "zero")
-            if not keyed and (cause := group.refuses(units)) and cause != "reserved":
+            if not keyed and (cause := group.refuses(units)) and cause not in PARTIAL:
                 return Block(name, cause)
         for members in band.one_of:
             block = None
             for name, keyed, units in members:
                 cause = None if keyed else self.group(name).refuses(units)
-                if cause is None or cause == "reserved":
+                if cause is None or cause in PARTIAL:
                     break
                 block = Block(name, cause)
             else:
                 return block
         return None
 
-    def plan(self, needs: Needs, lane: str) -> Sequence[Need] | Block:
+    def plan(self, needs: Needs, lane: str, *, spread: bool = False) -> Sequence[Need] | Block:
         """What a job of this lane would take now, one-ofs picked; or what stands in the way.
 
-        Of a one-of the member with most free is picked, then by chance.
+        Of a one-of the member with most free is picked, then by chance. `spread`: leave
+        something to the other workers.
         """
         if not needs:
             return ()
         for need in needs.all:
-            if cause := self.group(need.group).refuses(need.units, lane):
+            if cause := self.group(need.group).refuses(need.units, lane, spread=spread):
                 return Block(need.group, cause)
         chosen: list[Need] = list(needs.all)
         for members in needs.one_of:
@@ -147,7 +167,7 @@ class Room:
             block: Block | None = None
             for member in members:
                 group = self.group(member.group)
-                if cause := group.refuses(member.units, lane):
+                if cause := group.refuses(member.units, lane, spread=spread):
                     block = block or Block(member.group, cause)
                     continue
                 if any(other.group == member.group for other in chosen):

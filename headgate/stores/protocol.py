@@ -151,6 +151,9 @@ class Claim:
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
     running: Mapping[str, int] = field(default_factory=dict[str, int])
     """Jobs running in this worker, by fairness key."""
+    spread: frozenset[str] = frozenset()
+    """Tasks that use a processor each (sync code in threads): of their groups a claim takes
+    only an equal part at once, so that they do not all end up in one process."""
     ageing: float | None = None
     hops: int = 2000
     """The budget: how many lanes may be looked at in one claim."""

@@ -73,6 +73,9 @@ class Claimer:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-store")
         self._tasks = frozenset(app.tasks)
+        self._in_threads = frozenset(
+            name for name, task in app.tasks.items() if not task.is_async and not task.isolate
+        )
         self._state = ClaimState()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -195,6 +198,7 @@ class Claimer:
             queues=self._queues.shares(room, self.runner.by_queue()),
             weights=self._app.weights,
             running=self.runner.by_turn(),
+            spread=self._in_threads,
             ageing=self._app.ageing,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.jobs import Finish
 from headgate.limits import Need, Needs
 from headgate.stores.protocol import Publication
 
@@ -231,3 +232,18 @@ def test_weird_keys_are_counted_apart(rig: Rig, key: str) -> None:
     claimed = rig.hand().claim()
     assert len(claimed) == 2
     assert rig.held(f"tenant/{stored_key(key)}") == 1
+
+
+def test_tasks_that_need_a_processor_are_spread_over_workers(rig: Rig) -> None:
+    rig.declare(api=8)
+    rig.submit(20, needs=need("api"))
+    a, b, c, d = (rig.hand(name) for name in "abcd")
+    spread = frozenset(["task"])
+    first = a.exchange(spread=spread)
+    assert (len(first.claimed), first.more) == (2, True), "a quarter, and leave to ask again"
+    assert len(b.exchange(spread=spread).claimed) == 2
+    assert len(a.claim(spread=spread)) == 4, "nobody else asked: all of it is used"
+    assert [len(x.exchange(spread=spread).claimed) for x in (c, d)] == [0, 0]
+    # What a worker has just freed it may take again, all of it at once.
+    finishes = [Finish(token, "succeeded") for token in a.running]
+    assert len(a.exchange(finishes, spread=spread).claimed) == len(finishes) == 6

@@ -7,6 +7,7 @@ import random
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,8 +40,8 @@ class Transaction:
         self.boot = clock.boot()
         self.boot_id = boot_id()
         self.rings: set[str] = set()
-        self.freed: set[str] = set()
-        """Groups that have more room than before: somebody may be waiting for it."""
+        self.freed: Counter[str] = Counter()
+        """Units that groups have more than before: somebody may be waiting for them."""
 
     def run(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> sqlite3.Cursor:
         return self.connection.execute(sql, params)

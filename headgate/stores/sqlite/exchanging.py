@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.jobs import Claimed
-from headgate.stores.protocol import Claim, Exchange, Exchanged
+from headgate.stores.protocol import Exchange, Exchanged
 from headgate.stores.sqlite import finishing, moves, registry, submitting
 from headgate.stores.sqlite.claiming import Claimer
 from headgate.stores.sqlite.database import Row, Transaction
@@ -33,7 +32,19 @@ def exchange(
             more = moves.promote(tx) >= moves.PROMOTED_AT_ONCE
             seen = glance(tx)
         if exchange.claim.room > 0:
-            claimed, unfinished = claim(tx, exchange.worker, name, exchange.claim, words, seen)
+            values = Values(
+                tx, words, version=seen["version"], reservations=bool(seen["reservations"])
+            )
+            claimer = Claimer(
+                *(tx, exchange.worker, name, exchange.claim, values),
+                workers=len(workers) - len(lost) + 1,
+                paused_queues=bool(seen["paused"]),
+            )
+            claimed, unfinished = claimer.run()
+            # Room that this claim took again, or found nobody waiting for, wakes nobody: a
+            # bell for every finish would keep all workers asking.
+            if not claimer.leaves_some or all(claimer.room.is_full(g) for g in tx.freed):
+                tx.freed.clear()
             more = more or unfinished
     answer = Exchanged(
         stale=frozenset(stale),
@@ -55,19 +66,6 @@ def glance(tx: Transaction) -> Row:
     row = tx.row(Q.glance, {"boot_id": tx.boot_id})
     assert row is not None
     return row
-
-
-def claim(
-    tx: Transaction, worker: str, name: str, claim: Claim, words: WordsCache, seen: Row
-) -> tuple[tuple[Claimed, ...], bool]:
-    values = Values(tx, words, version=seen["version"], reservations=bool(seen["reservations"]))
-    claimer = Claimer(tx, worker, name, claim, values, paused_queues=bool(seen["paused"]))
-    claimed, unfinished = claimer.run()
-    # Room that this claim took again, or found nobody waiting for, wakes nobody: a bell for
-    # every finish would keep all workers asking.
-    free = {group for group in tx.freed if claimer.room.group(group).free() > 0}
-    tx.freed = free if claimer.leaves_some else set()
-    return claimed, unfinished
 
 
 def wake_in(tx: Transaction, seen: Row) -> float | None:

@@ -71,7 +71,7 @@ def leave(tx: Transaction, running: Row, *, lost: bool = False) -> None:
             tx.run("DELETE FROM slots WHERE token = :token AND worker IS NOT NULL", params)
         else:
             tx.run(Q.delete_slots, {"token": token})
-        tx.freed |= {group for group, _, _ in json.loads(running["slots"])}
+        tx.freed.update({group: units for group, _, units in json.loads(running["slots"])})
 
 
 def archive(
