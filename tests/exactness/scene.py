@@ -17,7 +17,7 @@ app.limit("host-a", 2)
 app.limit("host-b", 1)
 
 LIMITS: dict[str, int | None] = {
-    "narrow": 3, "tenant": 2, "shared": 10, "memory": 7, "host-a": 2, "host-b": 1,
+    "narrow": 3, "tenant": 2, "shared": 10, "memory": 7, "host-a": 2, "host-b": 1, "apart": 2,
 }  # fmt: skip
 UNITS = {"memory": 3}
 
@@ -78,3 +78,9 @@ async def in_turn(ctx: Context, turn: str, seconds: float) -> None:
 async def plain_turn(ctx: Context, turn: str, seconds: float) -> None:
     with recording(log(), ctx, turn=turn):
         await asyncio.sleep(seconds)
+
+
+@app.task(max_concurrent=2, isolate="process", queue="apart")
+def apart(ctx: Context, seconds: float) -> None:
+    with recording(log(), ctx):
+        time.sleep(seconds)

@@ -1,0 +1,130 @@
+"""Kill, freeze and thaw at random under load; then the checker looks for anything amiss."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+from headgate.checker import Kill
+from headgate.execlog import now
+
+from . import scene
+from .conftest import Fleet, wait_for
+
+FULL = os.environ.get("HEADGATE_PROOF") == "full"
+SECONDS = 120.0 if FULL else 15.0
+dice = random.Random(5)
+
+
+def family(pid: int) -> list[int]:
+    """The process and all below it."""
+    found = [pid]
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += family(int(child))
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Chaos:
+    """Does harm to a fleet, and keeps book for the checker."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.count = 0
+
+    def kill(self, pids: list[int], doomed: list[int]) -> None:
+        """SIGKILL `pids`; all of `doomed` are gone by the time this returns."""
+        sent = now()
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        wait_for(lambda: not any(map(alive, doomed)), 20, f"{doomed} are gone", 0.01)
+        seen = now()
+        self.fleet.kills += [Kill(seen, pid=pid, sent=sent) for pid in doomed]
+        self.count += 1
+
+    def harm(self) -> None:
+        guards = [p for p in self.fleet.processes if p.poll() is None]
+        guard = dice.choice(guards)
+        tree = family(guard.pid)
+        workers = [w.pid for w in self.fleet.store.workers() if w.pid in tree and alive(w.pid)]
+        what = dice.choice(["worker", "worker", "freeze", "keeper", "guard", "all"])
+        if what == "worker" and workers:
+            worker = dice.choice(workers)
+            self.kill([worker], family(worker))
+        elif what == "freeze" and workers:
+            worker = dice.choice(workers)
+            os.kill(worker, signal.SIGSTOP)
+            time.sleep(dice.uniform(0.1, 0.6))
+            os.kill(worker, signal.SIGCONT)
+        elif what in ("keeper", "guard", "all") and len(tree) > 1:
+            victims = {"keeper": tree[1:2], "guard": tree[:1], "all": tree}[what]
+            self.kill(victims, tree[1:])
+            guard.wait(20)
+            self.fleet.start("--processes", "2", "--concurrency", "10")
+
+
+def test_chaos(fleet: Fleet) -> None:
+    for _ in range(2):
+        fleet.start("--processes", "2", "--concurrency", "10")
+    stop = threading.Event()
+    tenants = [f"t{i}" for i in range(8)]
+
+    def feed() -> None:
+        while not stop.is_set():
+            if len(fleet.jobs) - fleet.done() < 150:
+                for _ in range(10):
+                    name = dice.choice(tenants)
+                    more = {"max_lost": 1000}
+                    fleet.submit(
+                        [
+                            scene.narrow.using(**more).call(dice.uniform(0.01, 0.1)),
+                            scene.per_tenant.using(**more).call(name, dice.uniform(0.01, 0.1)),
+                            scene.shared_sync.using(**more).call(dice.uniform(0.01, 0.1)),
+                            scene.hungry.using(**more).call(dice.uniform(0.01, 0.1)),
+                            scene.apart.using(**more).call(dice.uniform(0.05, 0.2)),
+                        ],
+                        [
+                            {"narrow": 1},
+                            {f"tenant/{name}": 1},
+                            {"shared": 1},
+                            {"memory": 3},
+                            {"apart": 1},
+                        ],
+                    )
+            time.sleep(0.05)
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    chaos = Chaos(fleet)
+    try:
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends:
+            time.sleep(dice.uniform(0.2, 1.0))
+            chaos.harm()
+    finally:
+        stop.set()
+        feeding.join()
+    fleet.wait_done(60)
+    fleet.stop()
+    report = fleet.judge(scene.LIMITS)
+    print(f"{chaos.count} kills\n{report.text()}")
+    assert report.ok, report.text()
+    assert chaos.count >= 5
+    assert report.explained, "some attempt was killed in the middle"
