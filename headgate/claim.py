@@ -22,6 +22,9 @@ Cause = Literal["full", "zero", "paused", "missing", "reserved", "too-wide", "sh
 PARTIAL: frozenset[Cause | None] = frozenset((None, "reserved", "share"))
 """Causes that hold for one lane or for this claim only: the group itself is open."""
 
+SHUT: frozenset[Cause | None] = frozenset(("paused", "zero", "missing", "too-wide"))
+"""Causes that no release ends: somebody must change the limit first."""
+
 RESERVE_AFTER = 5.0
 """Seconds for which a wide lane may be passed over before it reserves its groups."""
 RESERVATION = 10.0
@@ -40,6 +43,8 @@ class Group:
     missing: bool = False
     """No value is declared anywhere: nothing may start until there is one."""
     held: int = 0
+    some_key_open: bool = False
+    """Some key of this limit has a value above 0 of its own, whatever the limit's."""
     numbers: set[int] = field(default_factory=set[int])
     reserved_for: str | None = None
     reserved: int = 0
@@ -132,10 +137,10 @@ class Room:
         """
         for name, keyed, units in band.all:
             group = self.group(name)
-            if group.paused or (keyed and group.value == 0):
-                # A keyed limit at 0 may still have an override for one key: the store
-                # says so by loading the name's own group with that in mind.
-                return Block(name, "paused" if group.paused else "zero")
+            if group.paused:
+                return Block(name, "paused")
+            if keyed and group.value == 0 and not group.some_key_open:
+                return Block(name, "zero")
             if not keyed and (cause := group.refuses(units)) and cause not in PARTIAL:
                 return Block(name, cause)
         for members in band.one_of:
@@ -195,14 +200,22 @@ class Room:
             if group.reserved_for == lane:
                 group.reserved_for, group.reserved = None, 0
 
-    def to_reserve(self, needs: Needs) -> list[tuple[str, int]]:
-        """The groups that a starved lane reserves: all, and the freest of each one-of."""
-        chosen = [(need.group, need.units) for need in needs.all]
+    def to_reserve(self, needs: Needs, lane: str) -> list[tuple[str, int]]:
+        """The groups that a starved lane reserves: all, and one member of each one-of, the
+        freest that nobody else has reserved. Empty where gathering units is of no use, because
+        something is shut: they would only lie idle."""
+
+        def hopeful(need: Need) -> bool:
+            return self.group(need.group).refuses(need.units, lane) not in SHUT
+
+        def rank(need: Need) -> tuple[bool, int]:
+            group = self.group(need.group)
+            return group.reserved_for in (None, lane), group.free()
+
+        chosen = list(needs.all)
         for members in needs.one_of:
-            kept = [m for m in members if self.group(m.group).reserved_for is not None]
-            best = max(kept or members, key=lambda m: self.group(m.group).free())
-            chosen.append((best.group, best.units))
-        return chosen
+            chosen.append(max((m for m in members if hopeful(m)), key=rank, default=members[0]))
+        return [(n.group, n.units) for n in chosen] if all(map(hopeful, chosen)) else []
 
 
 @dataclass(slots=True)
@@ -218,6 +231,8 @@ class Rotation:
     """Turns put back because others had fewer jobs running: they come first next time."""
     lanes: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Per turn, the (band, lane) served last."""
+    under_way: tuple[str, int] | None = None
+    """A turn that has not had all its weight yet, and how much it had."""
     barren_from: str | None = None
     """Where a search that found nothing began; met again, the circle is complete."""
 
@@ -228,7 +243,11 @@ class Rotation:
         them those with fewer jobs running in this worker, for their weight, before others."""
         owed = [turn for turn in self.owed if turn in set(window)]
         line = [*owed, *(turn for turn in window if turn not in set(owed))]
-        return sorted(line, key=lambda turn: running.get(turn, 0) / max(1, weights.get(turn, 1)))
+        line.sort(key=lambda turn: running.get(turn, 0) / max(1, weights.get(turn, 1)))
+        if self.under_way is not None and self.under_way[0] in line:
+            line.remove(self.under_way[0])
+            line.insert(0, self.under_way[0])
+        return line
 
     def settle(self, circle: Sequence[str], tried: set[str]) -> None:
         """A round is over: go on after the furthest turn tried, owe those passed by."""
@@ -260,6 +279,9 @@ class ClaimState:
         default_factory=dict[tuple[str, int], Rotation]
     )
     queue_cursor: str | None = None
+    """The queue served last."""
+    queue_given: int = 0
+    """How much of its weight that queue has had in this turn."""
     claims: int = 0
     unfinished: bool = False
     """The last claim's budget ended before its search did: the next one goes on."""
@@ -282,20 +304,25 @@ class ClaimState:
         return now - since, since
 
 
-def share_out(room: int, weights: Sequence[int], first: int = 0) -> list[int]:
-    """How many starts each queue gets in one round of a claim, beginning at `first`.
+def share_out(
+    room: int, weights: Sequence[int], first: int = 0, given: int = 0
+) -> tuple[list[int], int, int]:
+    """How many starts each queue gets in one round of a claim, beginning at `first`, which has
+    had `given` of its weight before; then where that ends, for the next claim to go on.
 
     >>> share_out(5, [2, 1])
-    [4, 1]
+    ([4, 1], 0, 2)
     >>> share_out(1, [2, 1], first=1)
-    [0, 1]
+    ([0, 1], 1, 1)
+    >>> share_out(1, [2, 1], first=0, given=1)
+    ([1, 0], 0, 2)
     """
     shares = [0] * len(weights)
-    while room > 0 and weights:
-        for i in (*range(first, len(weights)), *range(first)):
-            given = min(max(1, weights[i]), room)
-            shares[i] += given
-            room -= given
-            if room == 0:
-                break
-    return shares
+    i = first
+    while True:
+        part = min(max(1, weights[i] - given), room)
+        shares[i] += part
+        room -= part
+        if room <= 0:
+            return shares, i, given + part
+        i, given = (i + 1) % len(weights), 0

@@ -6,7 +6,7 @@ import pytest
 
 from headgate.jobs import Finish
 from headgate.limits import Need, Needs
-from headgate.stores.protocol import Publication
+from headgate.stores.protocol import Publication, SlotRequest
 
 from .conftest import Rig, need, one_of
 
@@ -247,3 +247,12 @@ def test_tasks_that_need_a_processor_are_spread_over_workers(rig: Rig) -> None:
     # What a worker has just freed it may take again, all of it at once.
     finishes = [Finish(token, "succeeded") for token in a.running]
     assert len(a.exchange(finishes, spread=spread).claimed) == len(finishes) == 6
+
+
+def test_a_plain_group_at_zero_stays_shut_though_a_key_of_it_is_open(rig: Rig) -> None:
+    rig.declare(tenant=0)
+    rig.set_limit("tenant/vip", 2)
+    rig.submit(3, needs=need("tenant"))
+    rig.submit(3, task="other", needs=one_of("tenant"))
+    assert rig.hand().claim() == []
+    assert rig.store.take_slot(SlotRequest("tenant", "me", "here", lease=10)) is None

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
+from headgate.jobs import Claimed
 from headgate.limits import Need, Needs
+from headgate.stores.protocol import SlotRecord, SlotRequest
 
 from .conftest import Hand, Rig, need, one_of
+
+
+def reserved(rig: Rig, group: str) -> bool:
+    return rig.store.values([group])[group].reserved_by is not None
 
 
 def churn(rig: Rig, hand: Hand, seconds: float, step: float = 0.5) -> list[str]:
@@ -98,3 +106,90 @@ def test_a_lane_that_merely_waits_for_itself_reserves_nothing(rig: Rig) -> None:
         rig.clock.advance(1)
         hand.claim()
     assert rig.store.values(["api"])["api"].reserved_by is None
+
+
+@pytest.mark.parametrize("host_a", ["paused", "too narrow", "missing", "zero"])
+def test_a_member_that_cannot_open_is_not_the_one_reserved(rig: Rig, host_a: str) -> None:
+    rig.declare(host_b=3)
+    if host_a != "missing":
+        rig.set_limit("host-a", {"paused": 3, "too narrow": 2, "zero": 0}[host_a])
+    if host_a == "paused":
+        rig.pause("host-a")
+    rig.submit(200, needs=need("host-b"))
+    hand = rig.hand()
+    hand.claim()
+    rig.submit(task="wide", needs=one_of("host-a", "host-b", units=3))
+    assert "wide" in churn(rig, hand, 20)
+
+
+def test_two_wide_one_ofs_do_not_wait_for_the_same_member(rig: Rig) -> None:
+    rig.declare(host_a=3, host_b=3)
+    for host in ("host-a", "host-b"):
+        rig.submit(200, needs=need(host))
+    hand = rig.hand()
+    hand.claim()
+    for task in ("wide", "other"):
+        rig.submit(task=task, needs=one_of("host-a", "host-b", units=3))
+    churn(rig, hand, 5.5)
+    assert reserved(rig, "host-a")
+    assert reserved(rig, "host-b")
+
+
+def test_nothing_is_reserved_for_a_lane_that_something_else_keeps_shut(rig: Rig) -> None:
+    """Units gathered for a job that a paused limit holds back would only lie idle."""
+    rig.declare(a=2, b=1)
+    rig.submit(200, needs=need("a"))
+    hand = rig.hand()
+    hand.claim()
+    rig.submit(task="wide", needs=Needs((Need("a", None, 2), Need("b"))))
+    rig.pause("b")
+    for _ in range(40):
+        churn(rig, hand, 0.5)
+        assert rig.held("a") == 2
+    # Open, it reserves; paused after that, it gives its units up.
+    rig.pause("b", False)
+    for _ in range(12):
+        churn(rig, hand, 0.5)
+        if reserved(rig, "a"):
+            break
+    assert reserved(rig, "a")
+    rig.pause("b")
+    hand.claim()
+    assert not reserved(rig, "a")
+    rig.pause("b", False)
+    assert "wide" in churn(rig, hand, 20)
+
+
+def test_a_lane_served_through_another_member_keeps_no_reservation(rig: Rig) -> None:
+    rig.declare(host_a=3, host_b=2)
+    rig.submit(200, needs=need("host-a"))
+    hand = rig.hand()
+    hand.claim()
+    rig.submit(2, task="wide", needs=one_of("host-a", "host-b", units=3))
+    churn(rig, hand, 6)
+    assert reserved(rig, "host-a")
+    rig.set_limit("host-b", 3)
+    assert [c.picked for c in hand.claim() if c.task == "wide"] == [("host-b",)]
+    assert not reserved(rig, "host-a")
+
+
+def test_slots_taken_by_hand_do_not_starve_a_wide_job(rig: Rig) -> None:
+    rig.declare(gpu=4)
+    hand = rig.hand()
+
+    def take() -> SlotRecord | None:
+        return rig.store.take_slot(SlotRequest("gpu", "me", "here", lease=1000))
+
+    held = [take() for _ in range(4)]
+    rig.submit(task="wide", needs=need("gpu", units=3))
+    started: list[Claimed] = []
+    for _ in range(40):
+        rig.clock.advance(0.5)
+        slot = held.pop(0)
+        assert slot is not None
+        rig.store.drop_slot("gpu", slot.slot, slot.token)
+        started += hand.claim()
+        if started:
+            break
+        held += [taken] if (taken := take()) is not None else []
+    assert [c.task for c in started] == ["wide"]

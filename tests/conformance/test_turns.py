@@ -294,3 +294,41 @@ def test_ageing_takes_no_job_twice(rig: Rig) -> None:
     hand = rig.hand()
     claimed = [c for _ in range(10) for c in hand.claim(room=10, ageing=60.0)]
     assert sorted(c.job for c in claimed) == sorted(ids)
+
+
+def test_weights_hold_when_one_place_becomes_free_at_a_time(rig: Rig) -> None:
+    for key in "ab":
+        rig.submit(60, turn=key)
+    hand = rig.hand()
+    turns: list[str] = []
+    for _ in range(40):
+        (claimed,) = hand.claim(room=1, weights={"a": 3})
+        turns.append(claimed.turn)
+        hand.end(claimed)
+    assert (turns.count("a"), turns.count("b")) == (30, 10)
+
+
+def test_a_turn_under_way_ends_with_its_jobs(rig: Rig) -> None:
+    """What is left of a weight is not kept for a key that has nothing more to run."""
+    rig.submit(1, turn="a")
+    rig.submit(10, turn="b")
+    hand = rig.hand()
+    started: list[str] = []
+    for _ in range(11):
+        (claimed,) = hand.claim(room=1, weights={"a": 5})
+        started.append(claimed.turn)
+        hand.end(claimed)
+    assert started.count("b") == 10
+
+
+def test_queue_weights_hold_when_one_place_becomes_free_at_a_time(rig: Rig) -> None:
+    for queue in "abc":
+        rig.submit(60, queue=queue)
+    hand = rig.hand()
+    queues: list[str] = []
+    for _ in range(60):
+        shares = (share("a", weight=3), share("b"), share("c", weight=2))
+        (claimed,) = hand.claim(room=1, queues=shares)
+        queues.append(claimed.queue)
+        hand.end(claimed)
+    assert [queues.count(q) for q in "abc"] == [30, 10, 20]

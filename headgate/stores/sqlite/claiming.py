@@ -84,7 +84,7 @@ class Claimer:
             self._take_round(aged=True)
         self._take_round(aged=False)
         for scan in self._scans.values():
-            scan.settle()
+            scan.end()
         claimed = self._grant_all()
         has_room = len(claimed) < claim.room
         if self.hops <= 0 or self.shared or not has_room:
@@ -112,6 +112,7 @@ class Claimer:
 
     def _take_round(self, *, aged: bool) -> None:
         """Go round the queues by weight until there is no room or nothing to take."""
+        state = self.claim.state
         left = self.claim.room - len(self.taken)
         shares = self._queues()
         rooms = {share.name: share.room for share in shares}
@@ -119,26 +120,31 @@ class Claimer:
             rooms[key.queue] -= 1
         shares = [share for share in shares if rooms[share.name] > 0]
         while left > 0 and shares and self.hops > 0:
-            first = self._first_queue(shares)
+            first, given = self._first_queue(shares)
+            parts, last, given = share_out(left, [s.weight for s in shares], first, given)
             open_shares: list[QueueShare] = []
-            for share, part in zip(
-                shares, share_out(left, [s.weight for s in shares], first), strict=True
-            ):
+            for i, (share, part) in enumerate(zip(shares, parts, strict=True)):
                 wanted = min(part, rooms[share.name], left)
                 got = self._take(share.name, wanted, aged=aged) if wanted else 0
                 rooms[share.name] -= got
                 left -= got
-                if got:
-                    self.claim.state.queue_cursor = share.name
+                if got and i == last:
+                    state.queue_cursor, state.queue_given = share.name, given
                 if got == wanted and rooms[share.name] > 0:
                     open_shares.append(share)
             shares = open_shares
 
-    def _first_queue(self, shares: list[QueueShare]) -> int:
-        cursor = self.claim.state.queue_cursor
+    def _first_queue(self, shares: list[QueueShare]) -> tuple[int, int]:
+        """The queue whose turn it is, and how much of its weight it has had already."""
+        cursor, given = self.claim.state.queue_cursor, self.claim.state.queue_given
         if cursor is None:
-            return random.randrange(len(shares))  # noqa: S311 - spreads load, no secret
-        return next((i for i, share in enumerate(shares) if share.name > cursor), 0)
+            return random.randrange(len(shares)), 0  # noqa: S311 - spreads load, no secret
+        for i, share in enumerate(shares):
+            if share.name == cursor and given < share.weight:
+                return i, given
+            if share.name > cursor:
+                return i, 0
+        return 0, 0
 
     def _queues(self) -> list[QueueShare]:
         present = list(self.lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.claim import RESERVATION, RESERVE_AFTER, Block, ClaimState, Grant, Room
+from headgate.claim import RESERVATION, RESERVE_AFTER, Block, ClaimState, Room
 from headgate.limits import Needs
 from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.queries import Queries
@@ -24,22 +24,40 @@ class Reserver:
         self, lane: str, where: dict[str, Any], needs: Needs, block: Block, head: int, job: int
     ) -> None:
         """A wide lane was met and could not be served."""
-        if not needs.wide or block.cause not in ("full", "reserved"):
+        if not needs.wide or block.cause == "share":
             return
         tx = self._tx
+        reserved = self._has_reserved(lane, needs)
         waited, since = self._state.waited(lane, head, tx.boot)
-        if any(self._room.group(need.group).reserved_for == lane for need in needs):
+        if not reserved and waited < RESERVE_AFTER:
+            return
+        wanted = self._room.to_reserve(needs, lane)
+        if not wanted:
+            self._forget(lane, reserved)
+        elif reserved:
             self._renew(lane)
-        elif waited >= RESERVE_AFTER and self._others_passed(
-            block.group, where, tx.now - (tx.boot - since)
-        ):
-            self._reserve(lane, needs, job)
+        elif self._others_passed(lane, wanted, where, tx.now - (tx.boot - since)):
+            self._reserve(lane, wanted, job)
 
-    def _others_passed(self, group: str, where: dict[str, Any], since: float) -> bool:
-        """Did another lane start in that group while this one waited? If not, the group is
-        merely busy, and a reservation would only leave units idle."""
-        params = {**where, "grp": group, "since": since}
-        return self._tx.row(Q.others_granted_since, params) is not None
+    def _has_reserved(self, lane: str, needs: Needs) -> bool:
+        return any(self._room.group(need.group).reserved_for == lane for need in needs)
+
+    def _forget(self, lane: str, reserved: bool) -> None:
+        self._state.passed_over.pop(lane, None)
+        if reserved:
+            self._drop(lane)
+
+    def _others_passed(
+        self, lane: str, wanted: list[tuple[str, int]], where: dict[str, Any], since: float
+    ) -> bool:
+        """Did others start in a group that blocks this lane while it waited? If not, the group
+        is merely busy, and a reservation would only leave units idle."""
+        params = {**where, "since": since}
+        return any(
+            self._room.group(group).refuses(units, lane) is not None
+            and self._tx.row(Q.others_granted_since, {**params, "grp": group}) is not None
+            for group, units in wanted
+        )
 
     def _renew(self, lane: str) -> None:
         tx = self._tx
@@ -51,11 +69,10 @@ class Reserver:
         }
         tx.run(Q.renew_reservation, params)
 
-    def _reserve(self, lane: str, needs: Needs, job: int) -> None:
+    def _reserve(self, lane: str, wanted: list[tuple[str, int]], job: int) -> None:
         """All groups at once, in order of sequence: who came earlier keeps its reservation,
         who came later gives it up whole, so that two never wait for each other's half."""
         tx = self._tx
-        wanted = self._room.to_reserve(needs)
         boot = {"boot": tx.boot, "boot_id": tx.boot_id}
         others = [
             row
@@ -81,10 +98,9 @@ class Reserver:
             state = self._room.group(group)
             state.reserved_for, state.reserved = lane, units
 
-    def served(self, lane: str, grant: Grant) -> None:
-        self._state.passed_over.pop(lane, None)
-        if any(self._room.group(slot.group).reserved_for == lane for slot in grant.slots):
-            self._drop(lane)
+    def served(self, lane: str, needs: Needs) -> None:
+        """It starts, perhaps through another member of a one-of than the one it reserved."""
+        self._forget(lane, self._has_reserved(lane, needs))
 
     def _drop(self, lane: str) -> None:
         self._tx.run(Q.unreserve, {"lane": lane})

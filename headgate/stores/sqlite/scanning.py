@@ -119,7 +119,7 @@ class Scan:
             turn = self.line[0]
             feed = self._feed(turn, wanted - got)
             self.tried.add(turn)
-            weight = max(1, self.claimer.claim.weights.get(turn, 1))
+            weight = self._weight(turn)
             if self.complete and len(self.window) == 1:
                 weight = wanted  # nobody else waits for a turn
             if self.given < weight and feed.take_one():
@@ -137,9 +137,20 @@ class Scan:
                 self.given = 0
         return got
 
+    def _weight(self, turn: str) -> int:
+        return max(1, self.claimer.claim.weights.get(turn, 1))
+
     def settle(self) -> None:
         self.rotation.settle(self.circle, self.tried)
         self.tried = set()
+
+    def end(self) -> None:
+        """The claim is over: a turn that has not had all its weight goes on in the next."""
+        turn = self.line[0] if self.line else None
+        if turn is not None and 0 < self.given < self._weight(turn):
+            self.rotation.under_way = (turn, self.given)
+            self.tried.discard(turn)
+        self.settle()
 
     def _feed(self, turn: str, wanted: int) -> Feed:
         feed = self.feeds.get(turn)
@@ -163,6 +174,9 @@ class Scan:
         self.line = deque(
             self.rotation.line_up(self.window, claimer.running, claimer.claim.weights)
         )
+        under_way, self.rotation.under_way = self.rotation.under_way, None
+        if under_way is not None and self.line and self.line[0] == under_way[0]:
+            self.given = under_way[1]
         return bool(self.line)
 
     def _next_window(self, wanted: int) -> bool:
@@ -331,7 +345,8 @@ class Lane:
         self.feed.scan.rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
         leave_line(self.feed.scan.tx, self.key, row)  # no later look of this claim finds it
         grant = claimer.room.grant(plan, len(self.needs.all))
-        claimer.reserver.served(self.text, grant)
+        if self.needs.wide:
+            claimer.reserver.served(self.text, self.needs)
         claimer.taken.append((self.key, row, grant))
         claimer.running[self.key.turn] += 1
         return True

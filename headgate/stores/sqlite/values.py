@@ -148,9 +148,6 @@ class Values:
         """The group as a claim sees it, with what has ended taken away."""
         tx = self._tx
         value = self.of(group)
-        limit = value.value
-        if limit == 0 and group in self._words.open_keys:
-            limit = None  # some key of it is open: the lanes decide, not the band
         held, numbers, ended = 0, set[int](), False
         for row in self._holders(group):
             if lives(tx, row):
@@ -165,10 +162,11 @@ class Values:
         reservation = self.reservation(group)
         return Group(
             group,
-            limit,
+            value.value,
             paused=value.paused,
             missing=value.source == "none",
             held=held,
+            some_key_open=group in self._words.open_keys,
             numbers=numbers,
             reserved_for=None if reservation is None else reservation["lane"],
             reserved=0 if reservation is None else reservation["units"],

@@ -106,9 +106,9 @@ INSERT INTO slots (grp, slot, token, holder, job, worker, worker_name, units, si
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: others_granted_since
-SELECT 1 FROM slots s JOIN running r ON r.token = s.token JOIN jobs j ON j.n = r.job
+SELECT 1 FROM slots s LEFT JOIN jobs j ON j.n = s.job
 WHERE s.grp = :grp AND s.since > :since
-  AND NOT (j.band = :band AND j.turn = :turn AND j.lane = :lane) LIMIT 1
+  AND NOT (j.band IS :band AND j.turn IS :turn AND j.lane IS :lane) LIMIT 1
 
 -- name: reserved_by_others
 SELECT grp, lane, job FROM reservations
