@@ -136,6 +136,8 @@ class Room:
         Reservations do not count here: the lane that holds one may be in this band.
         """
         for name, keyed, units in band.all:
+            if not name:
+                continue  # every job of the band names a group for itself
             group = self.group(name)
             if group.paused:
                 return Block(name, "paused")

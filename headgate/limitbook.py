@@ -62,7 +62,7 @@ class LimitBook:
         carried = dict(stamp.carried)
         for need in stamp.needs:
             if need.group not in carried:
-                self.require(need.group, need.name)
+                self.require(need.group, need.limit)
         if all(need.units == 1 for need in stamp.needs):
             return  # one unit is never too wide, so the common job asks the store nothing
         for need in stamp.needs.all:
@@ -90,7 +90,7 @@ class LimitBook:
         if cached[1]:
             return cached[2]
         # Nobody has published it yet: what this program would publish itself.
-        found, value = self.declared_value(need.name)
+        found, value = self.declared_value(need.limit)
         return value if found else carried.get(need.group)
 
     def declared_value(self, name: str) -> tuple[bool, int | None]:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from headgate.errors import DeclarationError, InvalidKey
 
@@ -97,15 +96,30 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Units of one group. `key` is the stored form of the key, None for a plain limit."""
+    """Units of one group. `key` is the stored form of the key, None for a plain limit.
+
+    Names make bands, and bands must be few. A group that the submission names for itself has
+    no name here but is all key (`Need.named`): there may be as many of those as jobs.
+    """
 
     name: str
     key: str | None = None
     units: int = 1
 
+    @staticmethod
+    def named(group: str, units: int = 1) -> Need:
+        return Need("", group, units)
+
     @property
     def group(self) -> str:
-        return self.name if self.key is None else f"{self.name}/{self.key}"
+        if self.key is None:
+            return self.name
+        return f"{self.name}/{self.key}" if self.name else self.key
+
+    @property
+    def limit(self) -> str:
+        """The name of the limit, also where the submission gave the whole group."""
+        return self.name or split_group(self.group)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,13 +327,3 @@ def check_group(group: object) -> str:
         key_text(key)
         return group  # already in its stored form, or needs none
     return f"{name}/{stored_key(key)}"
-
-
-def unique_names(needs: Sequence[Need]) -> list[str]:
-    """The limit names in these needs, each once, in order."""
-    return list(dict.fromkeys(need.name for need in needs))
-
-
-def describe_key(key: Key) -> Any:
-    """How a key is told in the catalogue: the argument's name, or that it is a callable."""
-    return key if isinstance(key, str) or key is None else {"callable": True}

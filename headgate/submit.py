@@ -16,7 +16,7 @@ import msgspec
 
 from headgate.errors import DeclarationError, InvalidArguments, InvalidKey
 from headgate.jobs import DEFAULT_MAX_LOST, DEFAULT_QUEUE, NewJob
-from headgate.limits import Key, Need, Needs, split_group, stored_key
+from headgate.limits import Key, Need, Needs, stored_key
 from headgate.options import Options, stored_options
 from headgate.stores.protocol import LimitUse, TaskSpec
 
@@ -77,12 +77,12 @@ def stamp(shape: Shape, args: Mapping[str, Any], options: Options) -> Stamp:
     placed = False
     for use in shape.all:
         if group is not None and use.name == shape.task:
-            every.append(need(use) if group == shape.task else _group_need(group, use.units))
+            every.append(need(use) if group == shape.task else Need.named(group, use.units))
             placed = True
         else:
             every.append(need(use))
     if group is not None and not placed:
-        every.append(_group_need(group, 1))
+        every.append(Need(group) if group == shape.task else Need.named(group))
     needs = Needs(tuple(every), tuple(tuple(need(u) for u in m) for m in shape.one_of))
     check_no_group_twice(needs, shape.task)
     turn, fair_limit = _turn(shape, keys, needs)
@@ -99,11 +99,6 @@ def stamp(shape: Shape, args: Mapping[str, Any], options: Options) -> Stamp:
         max_lost=options.get("max_lost", shape.max_lost),
         carried=carried,
     )
-
-
-def _group_need(group: str, units: int) -> Need:
-    name, key = split_group(group)
-    return Need(name, key, units)
 
 
 def _turn(shape: Shape, keys: Keys, needs: Needs) -> tuple[str, str]:

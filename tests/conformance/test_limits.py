@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.jobs import Finish
+from headgate.jobs import Finish, JobFilter, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores.protocol import Publication, SlotRequest
 
@@ -256,3 +256,40 @@ def test_a_plain_group_at_zero_stays_shut_though_a_key_of_it_is_open(rig: Rig) -
     rig.submit(3, task="other", needs=one_of("tenant"))
     assert rig.hand().claim() == []
     assert rig.store.take_slot(SlotRequest("tenant", "me", "here", lease=10)) is None
+
+
+def named(group: str) -> Needs:
+    return Needs((Need.named(group),))
+
+
+def test_thousands_of_groups_named_by_their_jobs_hide_nobody(rig: Rig) -> None:
+    """Each submission may name a group of its own: that makes lanes, never bands."""
+    groups = [f"g{i}" for i in range(3000)]
+    for part in (groups[:1000], groups[1000:2000], groups[2000:]):
+        rig.store.submit([NewJob("task", needs=named(g), carried=((g, 1),)) for g in part])
+    hand = rig.hand()
+    assert len(hand.exchange(room=50).claimed) == 50
+    # The same when nearly all of them are full: the free one is found in bounded steps.
+    everything = hand.claim(room=3000)
+    assert len(everything) == 2950
+    for part in (groups[:1000], groups[1000:2000], groups[2000:]):
+        rig.store.submit([NewJob("task", needs=named(g)) for g in part])
+    (free,) = rig.submit(needs=named("free"), carried=(("free", 1),))
+    assert [c.job for c in hand.claim()] == [free]
+    for attempt in everything:
+        hand.end(attempt)
+
+
+def test_a_group_named_by_its_job_is_the_same_group(rig: Rig) -> None:
+    rig.declare(api=2, tenant=1)
+    rig.submit(3, needs=need("api"))
+    rig.submit(3, task="other", needs=named("api"))
+    rig.tenant("acme", 2)
+    (id, _) = rig.submit(2, task="other", needs=named("tenant/acme"))
+    hand = rig.hand()
+    assert sorted(c.groups[0][0] for c in hand.claim()) == ["api", "api", "tenant/acme"]
+    assert (rig.held("api"), rig.held("tenant/acme")) == (2, 1)
+    assert id in {job.id for job in rig.store.find(JobFilter(group="tenant/acme"))}
+    rig.pause("tenant")
+    hand.end_all()
+    assert {c.groups[0][0] for c in hand.claim()} == {"api"}

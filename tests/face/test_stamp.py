@@ -21,7 +21,7 @@ from headgate import (
     UnknownTask,
 )
 from headgate.jobs import JobRecord, NewJob, Unrouted
-from headgate.limits import Need
+from headgate.limits import Need, band_of
 from headgate.stores.protocol import LimitChange
 from headgate.testing import drain
 
@@ -164,6 +164,8 @@ def test_concurrency_group_stands_in_place_of_the_tasks_own_limit_only(app: App)
     assert needs(job(own)) == [("own", 1), ("api", 1)]
     made = job(own, concurrency_group="other", concurrency_limit=3)
     assert (needs(made), made.carried) == ([("other", 1), ("api", 1)], (("other", 3),))
+    another = job(own, concurrency_group="another", concurrency_limit=3)
+    assert band_of("own", another.needs) == band_of("own", made.needs), "groups make no bands"
     made = job(own, concurrency_limit=3)
     assert (needs(made), made.carried) == ([("own", 1), ("api", 1)], (("own", 3),))
     made = job(none, concurrency_group="heavy/a", concurrency_limit=3)

@@ -108,7 +108,7 @@ class Claimer:
                     if band.task in self.claim.tasks:
                         found |= {name for name, _, _ in band.all}
                         found |= {name for members in band.one_of for name, _, _ in members}
-        return found
+        return found - {""}
 
     def _take_round(self, *, aged: bool) -> None:
         """Go round the queues by weight until there is no room or nothing to take."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from headgate.errors import JobNotFound, StoreError
 from headgate.jobs import FINAL, AttemptRecord, JobFilter, JobRecord, Retention, State
-from headgate.limits import Needs
+from headgate.limits import Needs, split_group
 from headgate.stores.sqlite import moves
 from headgate.stores.sqlite.database import Row, Transaction
 from headgate.stores.sqlite.events import record
@@ -68,17 +68,26 @@ def _where(filter: JobFilter) -> tuple[str, dict[str, Any]]:
         terms.append("j.created_at <= :until")
         params["until"] = filter.until
     if filter.group is not None:
-        # Needs are stored as [[name, key, units], …]: match the cells of this group.
-        name, slash, key = filter.group.partition("/")
-        cells = json.dumps([name, key] if slash else [name], ensure_ascii=False)
-        terms.append("(instr(j.needs, :cells) OR instr(coalesce(r.slots, ''), :held))")
-        params["cells"] = cells[:-1].replace('", "', '","', 1) + ","
+        # Needs are stored as [[name, key, units], …]: match the cells of this group, or those
+        # of a group that the submission named.
+        name, key = split_group(filter.group)
+        cells = [name] if key is None else [name, key]
+        terms.append(
+            "(instr(j.needs, :cells) OR instr(j.needs, :named)"
+            " OR instr(coalesce(r.slots, ''), :held))"
+        )
+        params["cells"] = _cells(*cells)
+        params["named"] = _cells("", filter.group)
         params["held"] = json.dumps(filter.group, ensure_ascii=False)
     if filter.ids:
         marks = [f":id{i}" for i in range(len(filter.ids))]
         terms.append(f"j.id IN ({', '.join(marks)})")
         params.update({mark[1:]: id for mark, id in zip(marks, filter.ids, strict=True)})
     return " AND ".join(terms), params
+
+
+def _cells(*cells: str) -> str:
+    return json.dumps(cells, ensure_ascii=False, separators=(",", ":"))[:-1] + ","
 
 
 def to_record(row: Row) -> JobRecord:

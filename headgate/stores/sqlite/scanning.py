@@ -307,7 +307,7 @@ class Feed:
         """Where the turn is the key of one of the band's limits and that group is full, all
         lanes of the turn are blocked, however many they are."""
         for name, _, units in band.all:
-            if name == band.fair_limit:
+            if name and name == band.fair_limit:
                 group = self.scan.claimer.room.group(f"{name}/{self.turn}")
                 return group.refuses(units) not in PARTIAL
         return False

@@ -36,13 +36,12 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """All that was said about limits, as of one version."""
+    """What programs and operators said about limits, as of one version."""
 
     version: int
     declared: Mapping[str, Sequence[Row]]
     """By name, the most authoritative first."""
     overrides: Mapping[str, Row]
-    carried: Mapping[str, int | None]
     open_keys: frozenset[str]
     """Names of limits of which some key has a value above 0 of its own."""
 
@@ -74,8 +73,7 @@ class WordsCache:
             for group, row in overrides.items()
             if "/" in group and row["has_value"] and row["value"] != 0
         }
-        carried = {row["grp"]: row["value"] for row in tx.rows(Q.carried)}
-        return Words(version, declared, overrides, carried, frozenset(open_keys))
+        return Words(version, declared, overrides, frozenset(open_keys))
 
 
 def changed(tx: Transaction) -> None:
@@ -140,8 +138,8 @@ class Values:
                 paused, paused_by = True, override["who"]
             if override["has_value"]:
                 value, source = override["value"], "override"
-        if source == "none" and group in words.carried:
-            value, source = words.carried[group], "carried"
+        if source == "none" and (row := self._tx.row(Q.carried, {"grp": group})) is not None:
+            value, source = row["value"], "carried"
         return Value(value, source, paused, paused_by, declared, disagree)
 
     def group(self, group: str) -> Group:
@@ -209,9 +207,12 @@ def declare(tx: Transaction, publication: Publication) -> None:
 
 
 def carry(tx: Transaction, group: str, value: int | None) -> None:
-    """First wins: a later job that carries another value changes nothing."""
+    """First wins: a later job that carries another value changes nothing.
+
+    There may be as many of these as jobs, so nobody remembers them: each is looked up alone.
+    """
     if tx.run(Q.carry, {"grp": group, "value": value, "at": tx.now}).rowcount:
-        changed(tx)
+        tx.ring("work")
 
 
 def change(tx: Transaction, change: LimitChange) -> None:

@@ -42,7 +42,7 @@ FROM slots s LEFT JOIN running r ON r.token = s.token
 WHERE s.grp = :grp ORDER BY s.slot
 
 -- name: carried
-SELECT grp, value FROM carried
+SELECT value FROM carried WHERE grp = :grp
 
 -- name: held
 SELECT slot, units, worker, ends, boot FROM slots WHERE grp = :grp
