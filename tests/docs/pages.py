@@ -14,7 +14,6 @@ starts its commands and leaves them running, `<!-- docs: exit 3 -->` expects tha
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import selectors
@@ -25,6 +24,9 @@ import time
 import types
 from dataclasses import dataclass
 from pathlib import Path
+
+from headgate.config import Config
+from headgate.stores import open_store
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 10.0
@@ -185,11 +187,13 @@ class Page:
                 )
             )
         deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            code, lines = self._type("headgate workers ls --json")
-            if code == 0 and len(json.loads("".join(lines))["workers"]) >= len(self.others):
-                return
-        raise AssertionError(f"$ {command}\n{log.read_text()}")
+        store = open_store(Config.load(environ={}, directory=self.folder).url)
+        try:
+            while len(store.workers()) < len(self.others):
+                assert time.monotonic() < deadline, f"$ {command}\n{log.read_text()}"
+                time.sleep(0.02)
+        finally:
+            store.close()
 
     def close(self) -> None:
         for other in self.others:

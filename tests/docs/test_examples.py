@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.docs.pages import ROOT, Page, blocks, same
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [README, *DOCS]
 LINKED = [*PAGES, *DECISIONS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
@@ -26,8 +29,6 @@ _FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of a reader: the examples find their files there, and leave nothing else."""
-    import os
-
     for name in [n for n in os.environ if n.startswith("HEADGATE_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -46,6 +47,18 @@ def test_a_page_can_be_followed_from_top_to_bottom(page: Path, here: Path) -> No
         at_work.run()
     finally:
         at_work.close()
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
+def test_an_example_runs_as_its_first_lines_say(script: Path, here: Path) -> None:
+    told = script.read_text(encoding="utf-8")
+    assert f"    python examples/{script.name}\n" in told
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=30, cwd=here
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert not list(here.iterdir())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
