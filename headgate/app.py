@@ -79,6 +79,7 @@ class App(Declaring):
         self._lock = threading.Lock()
         self._watches: dict[str, Watch] = {}
         self._store: Store | None = None
+        self._keepers = 0
         self._forked = False
         _apps.add(self)
 
@@ -114,9 +115,24 @@ class App(Declaring):
                 self._store = open_store(self.url, clock=self.clock)
             return self._store
 
-    def close(self) -> None:
-        """Close the store; the next use opens it again."""
+    @contextmanager
+    def kept_open(self) -> Generator[None]:
+        """For a worker: its jobs may say `with app:`, which must not close the store under
+        it and under all other jobs of this process."""
         with self._lock:
+            self._keepers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._keepers -= 1
+
+    def close(self) -> None:
+        """Close the store; the next use opens it again. It stays open while a worker of this
+        app runs in this process."""
+        with self._lock:
+            if self._keepers:
+                return
             store, self._store = self._store, None
             watches, self._watches = self._watches, {}
         for watch in watches.values():

@@ -23,6 +23,11 @@ _ATOMS = frozenset((str, int, bool, type(None), bytes))
 _SCALAR_KEYS = (int, float, enum.Enum)
 
 
+def plain(text: str) -> str:
+    """Text that any store and any terminal can take: no lone surrogates, no NUL."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
 def encode(value: object, what: str, annotation: object = Any) -> bytes:
     """`value` as JSON, or `InvalidArguments` that names `what` and the type that was refused.
 

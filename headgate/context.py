@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
+from headgate.codec import plain
 from headgate.errors import Cancel, HeadgateError
 from headgate.jobs import Claimed, NewJob
 
@@ -144,7 +145,7 @@ class Context:
             raise HeadgateError(f"progress: the fraction must be a number, got {fraction!r}")
         if not 0 <= fraction <= 1:
             raise HeadgateError(f"progress: the fraction must be from 0 to 1, got {fraction!r}")
-        self._port.progress(float(fraction), str(text)[:MAX_PROGRESS_TEXT])
+        self._port.progress(float(fraction), plain(str(text))[:MAX_PROGRESS_TEXT])
 
     def extend_lease(self, seconds: float) -> None:
         """Keep this attempt's slots for at least `seconds` from now, whatever its worker does.

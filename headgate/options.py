@@ -85,6 +85,10 @@ def check_max_lost(value: object) -> int:
     return check_whole(value, "max_lost", 0, 1_000_000)
 
 
+MAX_SECONDS = 100 * 365 * 86400.0
+"""A moment further away than that cannot be shown as a date everywhere."""
+
+
 def seconds(value: object, what: str, *, above: bool) -> float:
     """Seconds from a number or a timedelta; `above`: zero is not enough."""
     if isinstance(value, timedelta):
@@ -96,6 +100,8 @@ def seconds(value: object, what: str, *, above: bool) -> float:
     if not math.isfinite(number) or number < 0 or (above and number == 0):
         bound = "above 0" if above else "at least 0"
         raise DeclarationError(f"{what} must be {bound}, got {value!r}")
+    if number > MAX_SECONDS:
+        raise DeclarationError(f"{what} must be at most 100 years, got {value!r}")
     return number
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -55,12 +56,13 @@ def worker(
     headgate worker shop.jobs:app --concurrency 50
     headgate worker shop.jobs:app --queues mail,default --burst
     """
+    from headgate.stores import settled
     from headgate.worker.options import WorkerOptions
     from headgate.worker.serve import serve
 
     if frame.config_file is not None:
-        # Every process of the worker reads the configuration for itself.
-        os.environ["HEADGATE_CONFIG"] = frame.config_file
+        # Every process of the worker reads the configuration for itself, wherever it stands.
+        os.environ["HEADGATE_CONFIG"] = str(Path(frame.config_file).absolute())
     options = WorkerOptions(
         target,
         concurrency=concurrency,
@@ -71,7 +73,7 @@ def worker(
         shutdown_timeout=shutdown_timeout,
         max_jobs_per_process=max_jobs_per_process,
         stall_timeout=stall_timeout,
-        url=frame.url,
+        url=None if frame.url is None else settled(frame.url),
     ).checked()
     code = serve(options)
     if frame.as_json:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from headgate.app import App
 from headgate.claim import ClaimState
-from headgate.errors import StoreError
+from headgate.errors import StoreBusy, StoreUnavailable
 from headgate.jobs import Failure, Finish, Progress
 from headgate.stores.protocol import Claim, Exchange, Exchanged, Store
 from headgate.worker.ear import Ear
@@ -209,11 +209,13 @@ class Claimer:
         exchange = Exchange(self._worker, tuple(finishes.values()), tuple(progress.values()), claim)
         try:
             answer = await self._loop.run_in_executor(self._thread, self.store.exchange, exchange)
-        except StoreError as error:
+        except (StoreBusy, StoreUnavailable) as error:
             return self._refused(error)
         except Exception as error:
+            # Not the store's state but something that was sent.
             log.exception("a round trip to the store failed")
             await self._isolate(finishes)
+            self.outbox.progress.clear()
             return self._refused(error)
         finally:
             self._last = self._loop.time()
@@ -264,7 +266,7 @@ class Claimer:
             exchange = Exchange(self._worker, (finish,))
             try:
                 await self._loop.run_in_executor(self._thread, self.store.exchange, exchange)
-            except StoreError:
+            except (StoreBusy, StoreUnavailable):
                 return
             except Exception as error:
                 text = f"its end ({finish.outcome}) cannot be stored: {type(error).__name__}"

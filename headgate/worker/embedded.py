@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from headgate.errors import ConfigError, HeadgateError
+from headgate.stores import settled
 from headgate.stores.protocol import NewWorker, Registration
 from headgate.worker.lease import Lease, Renewer, next_change, stage
 from headgate.worker.options import (
@@ -117,6 +118,7 @@ class Worker:
                 burst=self.burst,
                 grace=self.grace,
                 fds=registered.fds,
+                url=settled(self.app.url),
             )
             work = WorkLoop(self.app, plan)
             with ExitStack() as stack:

@@ -49,7 +49,10 @@ def run_sync(
             return Ending("returned", result="null")  # a hook took the error for its own
         except BaseException as error:
             for found in _tell(hooks, ctx, error):
-                wait_for(found)
+                try:
+                    wait_for(found)
+                except BaseException:
+                    _failed_hook(ctx)
             return ending_of(error, _delay(task, errors, error))
 
 
@@ -73,10 +76,11 @@ async def run_async(task: AnyTask, args: str, ctx: Context, hooks: Hooks, errors
             return Ending("returned", result="null")
         except BaseException as error:
             for found in _tell(hooks, ctx, error):
+                # Cancelled here, the hook is cut short; the code itself has ended before.
                 try:
                     await found
-                except Exception:
-                    log.exception("an on_error hook failed for job %s", ctx.job_id)
+                except BaseException:
+                    _failed_hook(ctx)
             return ending_of(error, _delay(task, errors, error))
 
 
@@ -103,12 +107,17 @@ def _tell(hooks: Hooks, ctx: Context, error: BaseException) -> list[Awaitable[No
     for hook in hooks.error:
         try:
             found = hook(ctx, error)
-        except Exception:
-            log.exception("an on_error hook failed for job %s", ctx.job_id)
+        except BaseException:
+            _failed_hook(ctx)
         else:
             if inspect.isawaitable(found):
                 waiting.append(found)
     return waiting
+
+
+def _failed_hook(ctx: Context) -> None:
+    """Whatever a hook raises, the ending of the job is told."""
+    log.exception("an on_error hook failed for job %s", ctx.job_id)
 
 
 def _waiting_exit(leave: Callable[..., Awaitable[Any]], wait_for: Await) -> Callable[..., Any]:

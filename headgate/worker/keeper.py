@@ -31,12 +31,14 @@ log = logging.getLogger("headgate.worker")
 WORKER_MARK = "HEADGATE_WORKER"
 """Set in the environment of each worker process: tells whose orphan an orphan is."""
 
+EXIT_TROUBLE = 1
 EXIT_STORE = 4
 
 _TICK = 1.0
 _CLEANING_TICK = 0.01
 _KILL_MARGIN = 5.0
 """Seconds beyond its own time-outs that a worker process gets before it is killed."""
+_START_TRIES = 3
 _SECOND_STOP = 2.0
 _FAREWELL = 5.0
 """Seconds for a last word to the store when the guard is gone."""
@@ -234,8 +236,6 @@ class Keeper:
             if place.pid == pid and place.living:
                 place.stage = "cleaning"
                 place.code = code
-                if code != 0 and place.registered:
-                    log.error("worker process %d %s", pid, kernel.exit_text(code))
                 self._clean(place)
 
     def _clean(self, place: Place) -> None:
@@ -250,6 +250,9 @@ class Keeper:
             return
         code, place.code = place.code, None
         self._last_words(place)
+        if code != 0 and place.bye != "refused":
+            when = "" if place.ready is not None else " before it was ready"
+            log.error("worker process %d %s%s", place.pid, kernel.exit_text(code), when)
         # Only now: the guard must see the lease as long as anything may run.
         self._registrar.end_lease(place)
         if not place.registered:
@@ -304,6 +307,14 @@ class Keeper:
             place.start_at = self._clock.boot()
         elif code == 0 and self._options.burst:
             place.start_at = None
+        elif not self._started_once and place.failures + 1 >= _START_TRIES:
+            # It dies without a word, at import most likely: again and again would hide that.
+            self._refused(
+                f"the worker process {kernel.exit_text(code)} before it was ready,"
+                f" {_START_TRIES} times: does python -c 'import"
+                f" {self._options.target.partition(':')[0]}' work?",
+                EXIT_TROUBLE,
+            )
         else:
             place.again(self._clock.boot())
 

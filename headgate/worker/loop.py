@@ -123,6 +123,10 @@ class WorkLoop:
 
     async def run(self, ready: Callable[[], None] = lambda: None) -> End:
         """`ready` is called once the worker has started and may claim."""
+        with self._app.kept_open():
+            return await self._run(ready)
+
+    async def _run(self, ready: Callable[[], None]) -> End:
         await asyncio.to_thread(self._store.publish, self._app.publication(self._plan.name))
         await asyncio.to_thread(self._queues.refresh)
         await call_hooks(self._app.hooks.worker_start, "on_worker_start")

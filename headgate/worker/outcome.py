@@ -6,11 +6,14 @@ import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from types import TracebackType
 from typing import Literal
 
-from headgate.errors import Cancel, Control, Retry, Snooze
+from headgate.codec import plain
+from headgate.errors import Cancel, Retry, Snooze
 from headgate.jobs import Failure, Finish, NewJob
+from headgate.options import MAX_SECONDS
 
 StopKind = Literal["timeout", "cancel", "shutdown", "lease", "stale"]
 
@@ -121,22 +124,33 @@ def ending_of(error: BaseException, delay: float | None) -> Ending:
     match error:
         case Retry():
             chosen = delay if error.delay is None else _seconds(error.delay)
-            return Ending("retry", failure=failure_of(error), delay=chosen, reason=error.reason)
+            reason = _reason(error)
+            return Ending("retry", failure=failure_of(error), delay=chosen, reason=reason)
         case Snooze():
-            return Ending("snooze", delay=_seconds(error.delay), reason=error.reason)
+            return Ending("snooze", delay=_seconds(error.delay), reason=_reason(error))
         case Cancel():
-            return Ending("cancel", reason=error.reason)
-        case Control():
-            return Ending("raised", failure=failure_of(error), delay=delay)
+            return Ending("cancel", reason=_reason(error))
         case _:
             return Ending("raised", failure=failure_of(error), delay=delay)
 
 
 def _seconds(value: object) -> float:
     """What the code asked for, made usable: a job must not vanish behind `Snooze(nan)`."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
     if isinstance(value, int | float) and math.isfinite(value):
-        return max(0.0, float(value))
+        return min(max(0.0, float(value)), MAX_SECONDS)
     return 1.0
+
+
+def _reason(error: Retry | Snooze | Cancel) -> str:
+    """Untyped code gives anything, an exception for instance: it becomes a text here, for a
+    store that refuses it would refuse everything that travels with it."""
+    reason: object = error.reason
+    try:
+        return plain(str(reason))[:MAX_MESSAGE]
+    except Exception as broken:
+        return f"(its text cannot be had: {type(broken).__name__})"
 
 
 def refused(reason: str, error: BaseException) -> Ending:
@@ -173,8 +187,3 @@ def _inner(error: BaseException) -> TracebackType | None:
             break
         trace = trace.tb_next
     return trace
-
-
-def plain(text: str) -> str:
-    """Text that any store and any terminal can take: no lone surrogates, no NUL."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

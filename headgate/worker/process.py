@@ -23,6 +23,7 @@ from typing import Any
 
 from headgate.clock import Clock
 from headgate.errors import HeadgateError, StoreError
+from headgate.stores import settled
 from headgate.worker.board import Board
 from headgate.worker.channel import Channel, Message
 from headgate.worker.logs import set_up_logging
@@ -84,11 +85,12 @@ class Process:
         full_name = name or f"{socket.gethostname()}-{os.getppid()}"
         if options.processes > 1:
             full_name = f"{full_name}-{self._place + 1}"
+        url = app._url = settled(app.url)
         app.publication(full_name)  # limits that exist nowhere are told before anything starts
         self._channel.send(
             {
                 "hello": {
-                    "url": app.url,
+                    "url": url,
                     "name": full_name,
                     "queues": list(queues or ()),
                     "tasks": sorted(app.tasks),
@@ -108,7 +110,7 @@ class Process:
             grace=options.grace,
             fds=fds,
             module=target.module,
-            url=options.url,
+            url=url,
         )
 
     def _wait_for_start(self) -> tuple[str, list[int]]:

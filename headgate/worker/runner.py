@@ -117,23 +117,33 @@ class Runner:
         code = run_async(attempt.task, claimed.args, attempt.ctx, hooks, claimed.errors)
         task = self._loop.create_task(code, name=f"headgate-job-{claimed.job}")
         attempt.halt = lambda _: _cancel(task)
-        task.add_done_callback(lambda done: self._over(attempt, _ending_of_task(done)))
+        task.add_done_callback(lambda done: self._over(attempt, _ending_of_task(attempt, done)))
 
     def _start_thread(self, attempt: Attempt) -> None:
         claimed, hooks = attempt.claimed, self._app.hooks
         context = contextvars.copy_context()
 
         def wait_for(awaitable: Awaitable[Any]) -> Any:
-            async def main() -> Any:
-                return await awaitable
+            # SystemExit thrown in the loop would end it; it belongs to the thread of the job.
+            async def main() -> tuple[Any, BaseException | None]:
+                try:
+                    return await awaitable, None
+                except (SystemExit, KeyboardInterrupt) as error:
+                    return None, error
 
-            return asyncio.run_coroutine_threadsafe(main(), self._loop).result()
+            value, error = asyncio.run_coroutine_threadsafe(main(), self._loop).result()
+            if error is not None:
+                raise error
+            return value
 
         def run() -> None:
-            ending = context.run(
-                run_sync,
-                *(attempt.task, claimed.args, attempt.ctx, hooks, claimed.errors, wait_for),
-            )
+            try:
+                ending = context.run(
+                    run_sync,
+                    *(attempt.task, claimed.args, attempt.ctx, hooks, claimed.errors, wait_for),
+                )
+            except BaseException as error:
+                ending = _without_end(attempt, error)
             self._loop.call_soon_threadsafe(self._over, attempt, ending)
 
         self._threads.submit(run)
@@ -158,10 +168,8 @@ class Runner:
         try:
             ending = await cell.run(attempt, source)
         except Exception as error:
-            # Not the job's fault; but an attempt without an end would hold its slots for ever.
-            log.exception("running job %s in a process failed", attempt.claimed.job)
             await cell.destroy()
-            ending = Ending("crashed", failure=failure_of(error))
+            ending = _without_end(attempt, error)
         finally:
             attempt.halt = lambda _: None
             self._cells.give_back(cell)
@@ -252,9 +260,17 @@ class Runner:
         await self._cells.close()
 
 
-def _ending_of_task(task: asyncio.Task[Ending]) -> Ending:
-    # Cancelled before its first step: the code was never entered.
-    return Ending("unstarted") if task.cancelled() else task.result()
+def _ending_of_task(attempt: Attempt, task: asyncio.Task[Ending]) -> Ending:
+    if task.cancelled():
+        return Ending("unstarted")  # cancelled before its first step: the code was never entered
+    error = task.exception()
+    return task.result() if error is None else _without_end(attempt, error)
+
+
+def _without_end(attempt: Attempt, error: BaseException) -> Ending:
+    """Not the job's fault; but an attempt without an end would hold its slots for ever."""
+    log.error("running job %s failed", attempt.claimed.job, exc_info=error)
+    return Ending("crashed", failure=failure_of(error))
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:

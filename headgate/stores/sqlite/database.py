@@ -102,6 +102,8 @@ class Database:
         self._memory_lock = threading.RLock()
         self._memory_connection: sqlite3.Connection | None = None
         self._opened: WeakSet[_Held] = WeakSet()
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file, once it was opened."""
         self._pid = os.getpid()
         self._closed = False
         self._users = 0
@@ -119,11 +121,33 @@ class Database:
             if self._memory_connection is None:
                 self._memory_connection = self._connect()
             return self._memory_connection
+        if self._file is not None:
+            self._check_file()
         held: _Held | None = getattr(self._local, "held", None)
         if held is None:
             held = self._local.held = _Held(self._connect())
             self._opened.add(held)
+            self._file = self._file or self._find_file()
         return held.connection
+
+    def _find_file(self) -> tuple[int, int] | None:
+        assert self.path is not None
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_file(self) -> None:
+        """A deleted or replaced file lives on in our connections, where nobody else ever looks:
+        what is stored there would be lost."""
+        found = self._find_file()
+        if found != self._file:
+            what = "deleted" if found is None else "replaced by another file"
+            raise StoreUnavailable(
+                f"{self.url} was {what} while it was in use; nothing was stored. Put it back, or"
+                " restart this program to use what is there now"
+            )
 
     def _after_fork(self) -> None:
         """The child must not touch the parent's connections (SQLite forbids it, and closing
@@ -233,7 +257,7 @@ class Database:
         while True:
             try:
                 connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
+            except sqlite3.Error as error:
                 if not is_busy(error):
                     raise translate(error, self.url) from error
                 waited = time.monotonic() - began
@@ -260,7 +284,8 @@ def rollback(connection: sqlite3.Connection) -> None:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def translate(error: sqlite3.Error, url: str) -> StoreError:
@@ -286,7 +311,10 @@ def translate(error: sqlite3.Error, url: str) -> StoreError:
         return StoreUnavailable(f"{url}: reading or writing failed ({error}): check the disk")
     if code == sqlite3.SQLITE_TOOBIG:
         return StoreError(f"{url}: a value is larger than SQLite can hold ({error})")
-    return StoreError(f"{url}: {error}")
+    if code in (0, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_CONSTRAINT):
+        # What was to be written is at fault, not the store: another try would end the same.
+        return StoreError(f"{url}: {error}")
+    return StoreUnavailable(f"{url}: {error}")
 
 
 # --- the url and the place -------------------------------------------------------------------
