@@ -214,19 +214,23 @@ class _Hand:
         self._state = ClaimState()
         self._tasks = frozenset(app.tasks)
         self._loop = _Loop()
+        self._fds: tuple[int, ...] = ()
 
     def __enter__(self) -> _Hand:
         self.store.publish(self._app.publication("testing"))
-        self.store.register(
+        registration = self.store.register(
             NewWorker(
                 id=self._id, name="testing", pid=os.getpid(), tasks=tuple(sorted(self._tasks))
             )
         )
+        self._fds = registration.fds
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.close()
         self.store.unregister(self._id)
+        for fd in self._fds:
+            os.close(fd)
 
     def drain(self, advance: bool, max_attempts: int) -> Drained:
         done = Drained()

@@ -447,3 +447,24 @@ def test_huge_and_odd_bodies_come_back_as_they_were(rig: Rig) -> None:
     odd = '{"a":"\\u0000 \\ud83d\\ude00 ünï \\n"}'
     rig.store.submit([NewJob("task", huge), NewJob("task", odd)])
     assert [c.args for c in rig.hand().claim()] == [huge, odd]
+
+
+def test_an_idempotency_key_knows_the_same_work_again(rig: Rig) -> None:
+    """Arguments in another order, and a task that got its own name meanwhile, are the same."""
+    (first,) = rig.store.submit(
+        [NewJob("old", '{"a":1,"b":[2.50]}', idempotency_key="k", routed=False)]
+    )
+
+    def again(task: str, args: str) -> bool:
+        (found,) = rig.store.submit([NewJob(task, args, idempotency_key="k")])
+        assert found.id == first.id
+        return found.existing
+
+    assert again("old", '{"b":[2.50],"a":1}')
+    rig.store.publish(Publication("w", tasks=(TaskSpec("task", aliases=("old",)),)))
+    assert again("task", '{"a":1,"b":[2.50]}')
+    rig.store.route([Routing(first.id, task="task")])
+    assert again("old", '{"a":1,"b":[2.50]}')
+    assert again("task", '{"a":1,"b":[2.50]}')
+    with pytest.raises(IdempotencyConflict):
+        again("other", '{"a":1,"b":[2.50]}')

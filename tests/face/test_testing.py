@@ -163,3 +163,18 @@ def test_two_apps_in_memory_share_nothing() -> None:
         one.submit("x", {})
         assert_submitted(one, "x")
         assert_not_submitted(two, "x")
+
+
+def test_inline_on_a_file_keeps_no_descriptor_per_job(url: str) -> None:
+    with App(url) as app:
+
+        @app.task
+        def double(n: int) -> int:
+            return 2 * n
+
+        with inline(app):
+            assert double.submit(1).result() == 2
+            before = len(list(Path("/dev/fd").iterdir()))
+            for n in range(10):
+                double.submit(n)
+            assert len(list(Path("/dev/fd").iterdir())) == before

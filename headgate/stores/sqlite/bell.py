@@ -99,9 +99,13 @@ class FileBell:
         if _deleted(data):
             # The folder was cleared under us: hear the file that takes its place.
             os.close(self._fd)
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.touch()
-            self._fd = self._watch()
+            self._fd = -1
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._path.touch()
+                self._fd = self._watch()
+            except OSError as error:
+                log.warning("cannot listen at %s (%s): looking now and then", self._path, error)
 
     def wait(self, timeout: float) -> bool:
         """True when it rang since the last look."""
@@ -128,15 +132,19 @@ class MemoryBell:
 
     def __init__(self, listeners: list[MemoryBell]) -> None:
         self._listeners = listeners
+        self._lock = threading.Lock()
+        """Held to ring and to close: a ring must never reach what gets this number next."""
         self._read, self._write = os.pipe2(_FLAGS) if hasattr(os, "pipe2") else os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
 
     def ring(self) -> None:
-        try:
-            os.write(self._write, b"!")
-        except BlockingIOError:
-            return  # it has rung often enough
+        with self._lock:
+            try:
+                if self in self._listeners:
+                    os.write(self._write, b"!")
+            except BlockingIOError:
+                return  # it has rung often enough
 
     def fileno(self) -> int | None:
         return self._read
@@ -155,10 +163,11 @@ class MemoryBell:
         return rang
 
     def close(self) -> None:
-        if self in self._listeners:
-            self._listeners.remove(self)
-            os.close(self._read)
-            os.close(self._write)
+        with self._lock:
+            if self in self._listeners:
+                self._listeners.remove(self)
+                os.close(self._read)
+                os.close(self._write)
 
 
 def readable(fd: int, timeout: float) -> bool:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import threading
 import time
 from pathlib import Path
 
 from headgate.errors import StoreUnavailable
+
+log = logging.getLogger("headgate.store")
 
 
 class Liveness:
@@ -77,18 +80,32 @@ class Liveness:
         return False
 
     def forget(self, worker: str) -> None:
-        """The worker is gone for good: its id is never used again."""
+        """The worker is gone for good: its id is never used again.
+
+        Never fails: it comes after the commit, and what is committed must not look refused. A
+        file that cannot be deleted belongs to nobody, and is swept later.
+        """
         if self._folder is None:
             return
-        fd = self._probes.pop(worker, None)
-        if fd is not None:
-            os.close(fd)
-        self._path(worker).unlink(missing_ok=True)
+        with self._guard:
+            self._drop_probe(worker)
+        try:
+            self._path(worker).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("cannot delete %s: %s", self._path(worker), error.strerror)
 
     def keep_only(self, workers: set[str]) -> None:
         """Drop what is remembered of workers that are no longer registered."""
-        for worker in [w for w in self._probes if w not in workers]:
-            os.close(self._probes.pop(worker))
+        with self._guard:
+            for worker in [w for w in self._probes if w not in workers]:
+                self._drop_probe(worker)
+
+    def _drop_probe(self, worker: str) -> None:
+        # Under the guard: another thread that is just asking would lock whatever file gets
+        # this number next.
+        fd = self._probes.pop(worker, None)
+        if fd is not None:
+            os.close(fd)
 
     def strays(self, workers: set[str]) -> list[str]:
         """Lock files of nobody: left by a crash between locking and registering.
@@ -100,11 +117,16 @@ class Liveness:
         return [
             path.stem
             for path in self._folder.glob("*.lock")
-            if path.stem not in workers
-            and time.time() - path.stat().st_mtime > 60
-            and not self.alive(path.stem)
+            if path.stem not in workers and _age(path) > 60 and not self.alive(path.stem)
         ]
 
     def close(self) -> None:
         if self._pid == os.getpid():
             self.keep_only(set())
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:  # somebody else has swept it
+        return 0.0

@@ -12,9 +12,12 @@ VERSION = 1
 
 def migrate(database: Database) -> None:
     """Bring the file to this version; safe when several processes do it at once."""
-    connection = database.connection()
-    if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
-        check_owner(database)
+    with database.read() as tx:
+        current = tx.value("PRAGMA user_version") == VERSION
+        ours = tx.value("PRAGMA application_id") == APPLICATION_ID
+    if current and not ours:
+        raise StoreVersion(f"{database.url} belongs to another program; name a file of its own")
+    if current:
         return
     with database.write() as tx:
         # Read again under the write lock: another process may have migrated meanwhile.
@@ -33,12 +36,6 @@ def migrate(database: Database) -> None:
                 tx.run(statement)
         tx.run(f"PRAGMA application_id = {APPLICATION_ID}")
         tx.run(f"PRAGMA user_version = {VERSION}")
-
-
-def check_owner(database: Database) -> None:
-    owner = database.connection().execute("PRAGMA application_id").fetchone()[0]
-    if owner != APPLICATION_ID:
-        raise StoreVersion(f"{database.url} belongs to another program; name a file of its own")
 
 
 def statements(text: str) -> list[str]:

@@ -72,7 +72,7 @@ class SQLiteStore:
         folder = None if self._db.path is None else Path(f"{self._db.path}.run")
         self._bells = Bells(folder)
         self._liveness = Liveness(folder)
-        self._words = values.WordsCache()
+        self._words: values.Words | None = None
         migrate(self._db)
 
     def close(self) -> None:
@@ -163,16 +163,12 @@ class SQLiteStore:
         self._liveness.forget(worker)
 
     def exchange(self, exchange: Exchange) -> Exchanged:
-        try:
-            return self._exchange(exchange)
-        except BaseException:
-            # What was read of limits may have been said in the transaction that is undone.
-            self._words = values.WordsCache()
-            raise
-
-    def _exchange(self, exchange: Exchange) -> Exchanged:
+        words = values.WordsCache(self._words)
         with self._write() as tx:
-            result, lost = exchanging.exchange(tx, exchange, self._liveness, self._words)
+            result, lost = exchanging.exchange(tx, exchange, self._liveness, words)
+        # Remembered only after the commit: what was read may have been said in a transaction
+        # that is undone, and its version is then given to other words.
+        self._words = words.words
         for worker in lost:
             self._liveness.forget(worker)
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,10 +28,10 @@ def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
 
 def _submit_one(tx: Transaction, job: NewJob, n: int) -> Submitted:
     if job.idempotency_key is not None:
-        digest = digest_of(job)
+        digest = digest_of(job.args)
         known = tx.row(Q.idempotent, {"key": job.idempotency_key})
         if known is not None:
-            if known["digest"] != digest:
+            if known["digest"] != digest or own_name(tx, known["task"]) != own_name(tx, job.task):
                 raise IdempotencyConflict(
                     f"idempotency key {job.idempotency_key!r} belongs to job {known['id']}, which"
                     " has another task or other arguments; use a new key for new work"
@@ -75,8 +76,16 @@ def _submit_one(tx: Transaction, job: NewJob, n: int) -> Submitted:
     return Submitted(job.id)
 
 
-def digest_of(job: NewJob) -> str:
-    return hashlib.sha256(f"{job.task}\0{job.args}".encode()).hexdigest()
+def digest_of(args: str) -> str:
+    """The same for the same arguments, in whatever order they were named."""
+    plain = json.dumps(json.loads(args, parse_float=str), sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def own_name(tx: Transaction, task: str) -> str:
+    """The task's own name, where it is known by this one too: a job that was submitted under
+    an alias got its own name when it was stamped."""
+    return tx.value(Q.own_name, {"task": task}) or task
 
 
 # --- the stamp ---------------------------------------------------------------------------------

@@ -50,15 +50,15 @@ class WordsCache:
     """Keeps what was said about limits between transactions: it changes seldom, and each
     change counts up the version, which every transaction reads for itself."""
 
-    def __init__(self) -> None:
-        self._words: Words | None = None
+    def __init__(self, words: Words | None = None) -> None:
+        self.words = words
 
     def read(self, tx: Transaction, version: int | None = None) -> Words:
         if version is None:
             version = int(tx.value(Q.version))
-        words = self._words
+        words = self.words
         if words is None or words.version != version:
-            words = self._words = self._load(tx, version)
+            words = self.words = self._load(tx, version)
         return words
 
     def _load(self, tx: Transaction, version: int) -> Words:

@@ -12,10 +12,13 @@ VALUES (:queue, :priority, :band, :turn, :lane, :n, :n, 0, :since)
 INSERT INTO unrouted (task, job) VALUES (:task, :n)
 
 -- name: idempotent
-SELECT j.id, i.digest FROM idempotency i JOIN jobs j ON j.n = i.job WHERE i.key = :key
+SELECT j.id, j.task, i.digest FROM idempotency i JOIN jobs j ON j.n = i.job WHERE i.key = :key
 
 -- name: insert_idempotency
 INSERT INTO idempotency (key, job, digest) VALUES (:key, :job, :digest)
+
+-- name: own_name
+SELECT task FROM catalogue WHERE name = :task
 
 -- name: id_exists
 SELECT 1 FROM jobs WHERE id = :id
