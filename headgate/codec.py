@@ -28,6 +28,16 @@ def plain(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
+def visible(text: str) -> str:
+    """Text for a terminal or a log: a control character of somebody's argument must not move
+    the cursor there.
+
+    >>> visible("two\\nlines, \\x1b[31mred")
+    'two\\nlines, \\\\x1b[31mred'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+
+
 def encode(value: object, what: str, annotation: object = Any) -> bytes:
     """`value` as JSON, or `InvalidArguments` that names `what` and the type that was refused.
 

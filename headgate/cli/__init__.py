@@ -58,7 +58,9 @@ class Root(click.Group):
             from headgate.cli.exits import exit_code
 
             # One line, whatever the message holds: it may quote what somebody submitted.
-            message = " ".join(str(error).split()) or type(error).__name__
+            from headgate.codec import visible
+
+            message = visible(" ".join(str(error).split())) or type(error).__name__
             click.echo(f"headgate: {message}", err=True)
             raise click.exceptions.Exit(exit_code(error)) from error
 
@@ -86,7 +88,9 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     "--config", metavar="FILE", allow_from_autoenv=False,
     help="The configuration file, else ./headgate.toml.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option(
+    "--json", "as_json", is_flag=True, envvar="HEADGATE_JSON", help="One JSON document on stdout."
+)
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version,
     help="Show the version.",

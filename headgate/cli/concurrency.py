@@ -12,6 +12,7 @@ from headgate.cli.exits import NOT_FOUND
 from headgate.cli.frame import Frame, Verb, me, pass_frame
 
 LOOK_BACK = 10_000
+MOST = 2**31 - 1
 
 if TYPE_CHECKING:
     from headgate.stores.protocol import LimitChange, LimitRecord, SlotRecord
@@ -55,6 +56,8 @@ def set_limit(frame: Frame, group: str, limit: int | str, reason: str) -> None:
     """
     from headgate.stores.protocol import LimitChange
 
+    if not reason.strip():
+        raise click.UsageError("--reason is empty: say why, for those who look at the log later")
     value = None if isinstance(limit, str) else limit
     _change(frame, LimitChange(group, value=value, set_value=True, by=me(), reason=reason))
 
@@ -94,7 +97,7 @@ def resume(frame: Frame, group: str, reason: str) -> None:
 
 @concurrency.command("release", cls=Verb)
 @click.argument("group")
-@click.argument("slot_id", type=click.IntRange(0))
+@click.argument("slot_id", type=click.IntRange(0, MOST))
 @click.option("--force", is_flag=True, help="Yes: whoever holds it may still be running.")
 @pass_frame
 def release(frame: Frame, group: str, slot_id: int, force: bool) -> None:
@@ -122,7 +125,9 @@ def release(frame: Frame, group: str, slot_id: int, force: bool) -> None:
 
 @concurrency.command("log", cls=Verb)
 @click.argument("group", required=False)
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most.")
+@click.option(
+    "--limit", type=click.IntRange(1, LOOK_BACK), default=50, show_default=True, help="At most."
+)
 @pass_frame
 def log(frame: Frame, group: str | None, limit: int) -> None:
     """Who changed which limit, when, from what to what, and why: the latest first."""
@@ -165,12 +170,19 @@ def _said(value: object, source: object, paused: object) -> str:
 def _change(frame: Frame, change: LimitChange) -> None:
     from dataclasses import replace
 
-    from headgate.cli import data
+    from headgate.cli import data, show
     from headgate.limits import check_group, check_value
 
     change = replace(change, group=check_group(change.group))
     check_value(change.value, change.group)
-    after = frame.store(create=change.set_value).change_limit(change)
+    store = frame.store(create=change.set_value)
+    known = store.group(change.group)[0].source != "none"
+    after = store.change_limit(change)
+    if not known and not change.reset:
+        show.note(
+            f"note: nothing declares {after.group} and nobody holds it: it counts for jobs that"
+            " come to need it; is the name right?"
+        )
     if frame.as_json:
         frame.print_json(data.limit(after))
     else:

@@ -7,9 +7,11 @@ import json
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
+
+from headgate.codec import plain
 
 if TYPE_CHECKING:
     from headgate.config import Config
@@ -83,6 +85,15 @@ def _override(name: str) -> Any:
 
 class Verb(click.Command):
     """A command that takes --url, --config and --json after its own name too."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        for name, value in ctx.params.items():
+            # Bytes that are no text come in as lone surrogates, which no store can keep.
+            texts = cast("tuple[Any, ...]", value if isinstance(value, tuple) else (value,))
+            for text in texts:
+                if isinstance(text, str) and text != plain(text):
+                    raise click.UsageError(f"{name}: {plain(text)!r} is not valid UTF-8 text")
+        return super().invoke(ctx)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headgate.jobs import AttemptRecord, JobFilter, JobRecord
 
 STATES = ("scheduled", "ready", "running", "succeeded", "failed", "cancelled")
+MOST = 1_000_000
 
 
 def filters(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +68,9 @@ def jobs() -> None:
 
 @jobs.command("ls", cls=Verb)
 @filters
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most.")
+@click.option(
+    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, help="At most."
+)
 @click.option("--after", metavar="ID", help="Go on after this job of the page before.")
 @pass_frame
 def list_jobs(frame: Frame, limit: int, after: str | None, **chosen: Any) -> None:
@@ -78,8 +81,13 @@ def list_jobs(frame: Frame, limit: int, after: str | None, **chosen: Any) -> Non
     headgate jobs ls --group tenant/acme --json
     """
     from headgate.cli import data, show
+    from headgate.errors import JobNotFound
 
     store = frame.store()
+    if after is not None and store.job(after) is None:
+        raise JobNotFound(
+            f"--after {after!r} names no job: take the id that the page before gave, or leave it"
+        )
     found = store.find(make_filter(**chosen), limit, after)
     if frame.as_json:
         more = found[-1].id if len(found) == limit else None
@@ -111,12 +119,13 @@ def list_jobs(frame: Frame, limit: int, after: str | None, **chosen: Any) -> Non
 def show_job(frame: Frame, id: str) -> None:
     """All about one job, with every attempt."""
     from headgate.cli import data, show
+    from headgate.codec import visible
     from headgate.errors import JobNotFound
 
     store = frame.store()
     job = store.job(id)
     if job is None:
-        raise JobNotFound(f"no job {id} in {store.url}: check the id; finished jobs are pruned")
+        raise JobNotFound(f"no job {id!r} in {store.url}: check the id; finished jobs are pruned")
     attempts = store.attempts(id)
     if frame.as_json:
         frame.print_json({**data.job(job), "attempts": [data.attempt(a) for a in attempts]})
@@ -131,7 +140,7 @@ def show_job(frame: Frame, id: str) -> None:
     error = job.error
     if error is not None and error.traceback:
         click.echo()
-        click.echo(error.traceback.rstrip())
+        click.echo(visible(error.traceback.rstrip()))
 
 
 @jobs.command("why", cls=Verb)

@@ -71,11 +71,13 @@ def _state(queue: QueueRecord) -> str:
 
 
 def _set(frame: Frame, queue: str, paused: bool, reason: str) -> None:
-    from headgate.cli import data
+    from headgate.cli import data, show
     from headgate.limits import check_name
 
     check_name(queue, "queue")
     store: Store = frame.store()
+    if queue not in {known.name for known in store.queues()}:
+        show.note(f"note: queue {queue} holds no job now: is the name right?")
     store.pause_queue(queue, paused, by=me(), reason=reason)
     if frame.as_json:
         after = next((q for q in store.queues() if q.name == queue), None)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from headgate.cli.frame import Frame
+from headgate.codec import visible
 from headgate.why import age
 
 WIDE = 130
@@ -87,6 +88,7 @@ def short(frame: Frame, moment: float | None, now: float) -> str:
 
 def paragraph(frame: Frame, text: str) -> None:
     """Sentences, broken between words where somebody reads them."""
+    text = visible(text)
     if frame.terminal:
         width = shutil.get_terminal_size().columns
         text = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
@@ -95,15 +97,14 @@ def paragraph(frame: Frame, text: str) -> None:
 
 def note(text: str) -> None:
     """A word to the person, never mixed into the answer on stdout."""
-    click.echo(text, err=True)
+    click.echo(visible(text), err=True)
 
 
 def _cell(value: object) -> str:
     if value is None:
         return "-"
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    # A control character of somebody's argument must not move the cursor.
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+    return visible(text)
 
 
 def _rich_table(titles: list[str], right: list[bool], cells: list[list[str]]) -> None:

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     callback=values.limit,
     help="Counts only where nothing declares one.",
 )
-@click.option("--app", "target", metavar="MODULE:APP", help="Take the task from this app.")
+@click.option(
+    "--app", "target", metavar="MODULE:APP", envvar="HEADGATE_SUBMIT_APP",
+    help="Take the task from this app.",
+)  # fmt: skip
 @click.option("--strict", is_flag=True, help="Refuse a task that nobody has declared yet.")
 @click.option("--wait", is_flag=True, help="Wait for the job and print its result.")
 @click.option(
@@ -121,6 +124,7 @@ def _app(frame: Frame, target: str | None) -> App:
 
 
 def _wait(frame: Frame, app: App, handle: JobHandle[Any], timeout: float | None) -> None:
+    from headgate.cli.show import note
     from headgate.errors import JobCancelled, JobFailed
 
     show = click.echo if not frame.as_json else None
@@ -133,7 +137,7 @@ def _wait(frame: Frame, app: App, handle: JobHandle[Any], timeout: float | None)
         code = 1
         if show:
             remote = getattr(error, "remote_traceback", "")
-            click.echo(remote.rstrip() or f"headgate: {error}", err=True)
+            note(remote.rstrip() or f"headgate: {error}")
     except TimeoutError:
         code = 1
         message = f"headgate: job {handle.id} has not ended after {timeout:g} s; it goes on"

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headgate.app import App
+from headgate.codec import visible
 from headgate.errors import HeadgateError, StoreError
 from headgate.jobs import Claimed, Failure, Finish
 from headgate.worker.attempt import Attempt, Desk
@@ -242,7 +243,7 @@ class Runner:
             log.warning(
                 "job %s (%s), attempt %d: %s (%s): %s: %s",
                 *(claimed.job, claimed.task, claimed.attempt, told.outcome, told.reason),
-                *(told.error.type, told.error.message),
+                *(told.error.type, visible(told.error.message)),
             )
         else:
             log.debug("job %s (%s): %s", claimed.job, claimed.task, told.outcome)
