@@ -36,7 +36,7 @@ async def charge(tenant_id: str, amount: int) -> None:
 
 
 def main() -> None:
-    sizes = {"acme": 200, "bolt": 20, "coda": 4}
+    sizes = {"acme": 100, "bolt": 20, "coda": 4}
     for name, size in sizes.items():
         app.submit_many([charge.call(name, n) for n in range(size)])
     Worker(app, "example", concurrency=20, burst=True).run()
