@@ -33,6 +33,11 @@ class QueueConfig:
     weight: int = 1
     paused: bool = False
 
+    @property
+    def closed(self) -> bool:
+        """Nothing of it may start here."""
+        return self.paused or self.concurrency == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Config:

@@ -88,6 +88,13 @@ def _queue_paused(why: Why, now: float, names: Names) -> str:
     return f"Queue {queue} is paused{by}; `headgate queues resume {queue}` lets its jobs start."
 
 
+def _queue_closed(why: Why, now: float, names: Names) -> str:
+    return (
+        f"Queue {why.job.queue} is paused, or its concurrency is 0, in {why.detail}: change it"
+        " there and restart the workers that read it."
+    )
+
+
 def _unknown_task(why: Why, now: float, names: Names) -> str:
     return (
         f"No running worker knows task {why.job.task!r}. Start one whose app declares it, or"
@@ -193,6 +200,7 @@ _SENTENCES: dict[str, Callable[[Why, float, Names], str]] = {
     "retry": _retry,
     "unrouted": _unrouted,
     "queue-paused": _queue_paused,
+    "queue-closed": _queue_closed,
     "unknown-task": _unknown_task,
     "no-worker": _no_worker,
     "limit-full": _limit_full,
@@ -207,7 +215,7 @@ _SENTENCES: dict[str, Callable[[Why, float, Names], str]] = {
     "done": _done,
 }
 
-_DETAIL_TOLD = frozenset(("done", "queue-paused", "reserved", "unrouted"))
+_DETAIL_TOLD = frozenset(("done", "queue-paused", "queue-closed", "reserved", "unrouted"))
 
 
 # --- parts of sentences -----------------------------------------------------------------

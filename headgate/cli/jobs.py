@@ -148,11 +148,17 @@ def show_job(frame: Frame, id: str) -> None:
 @pass_frame
 def why_job(frame: Frame, id: str) -> None:
     """Say what a job waits for, who holds it, and its place in line."""
+    from dataclasses import replace
+
     from headgate.cli import data, show
     from headgate.why import explain
 
     store = frame.store()
     why = store.why(id)
+    queue = frame.config.queues.get(why.job.queue)
+    if queue is not None and queue.closed and why.job.state == "ready":
+        # The store cannot know: each worker has this from its configuration.
+        why = replace(why, code="queue-closed", detail=str(frame.config.path))
     names = {worker.id: worker.name for worker in store.workers()}
     text = explain(why, now=store.now(), names=names, attempts=store.attempts(id))
     if not frame.as_json:

@@ -9,6 +9,7 @@ import click
 from headgate.cli.frame import Frame, Verb, me, pass_frame
 
 if TYPE_CHECKING:
+    from headgate.config import QueueConfig
     from headgate.stores.protocol import QueueRecord, Store
 
 
@@ -39,7 +40,7 @@ def list_queues(frame: Frame) -> None:
             queue.running,
             queue.scheduled,
             show.short(frame, queue.oldest_ready_at, now),
-            _state(queue),
+            _state(queue, frame.config.queues.get(queue.name)),
         )
         for queue in found
     ]
@@ -64,8 +65,10 @@ def resume(frame: Frame, queue: str, reason: str) -> None:
     _set(frame, queue, False, reason)
 
 
-def _state(queue: QueueRecord) -> str:
+def _state(queue: QueueRecord, config: QueueConfig | None) -> str:
     if not queue.paused:
+        if config is not None and config.closed:
+            return "paused in the configuration"
         return "open"
     return f"paused by {queue.paused_by}" if queue.paused_by else "paused"
 

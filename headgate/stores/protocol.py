@@ -148,6 +148,8 @@ class Claim:
     """The turns, kept in the worker's memory between its claims."""
     queues: tuple[QueueShare, ...] | None = None
     """None: all queues, with the same weight."""
+    other_queues: bool = False
+    """Queues that are not among `queues` are served too, with weight 1."""
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
     running: Mapping[str, int] = field(default_factory=dict[str, int])
     """Jobs running in this worker, by fairness key."""
@@ -202,6 +204,9 @@ class SlotRequest:
     """Counts only where nothing else declares a value."""
     carries_limit: bool = False
     units: int = 1
+    waited: float = 0.0
+    """Seconds for which this holder has been asking: after some, what becomes free is kept
+    for it, or it would wait for as long as jobs do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +357,7 @@ class Store(Protocol):
     def exchange(self, exchange: Exchange) -> Exchanged: ...
     def extend(self, token: int, seconds: float) -> bool: ...
     def release_groups(self, token: int) -> bool: ...
-    def retake_groups(self, token: int) -> bool: ...
+    def retake_groups(self, token: int, waited: float = 0.0) -> bool: ...
     def overdue(self, token: int, reason: str) -> None: ...
     def sweep(self) -> Sweep: ...
     def prune(self, retention: Retention, limit: int = 1000) -> int: ...
@@ -388,9 +393,15 @@ class Store(Protocol):
     def cancel(self, id: str, by: str = "", reason: str = "") -> JobRecord: ...
     def retry(self, id: str, by: str = "") -> JobRecord: ...
     def why(self, id: str) -> Why: ...
-    def remaining(self, tasks: frozenset[str], queues: tuple[str, ...] | None) -> int:
+    def remaining(
+        self,
+        tasks: frozenset[str],
+        queues: tuple[str, ...] | None,
+        closed: frozenset[str] = frozenset(),
+    ) -> int:
         """Jobs that a worker of these could still run: ready, running, or due for a retry,
-        with nothing paused or at 0 (for `--burst`). Counted up to a bound."""
+        with nothing paused or at 0 (for `--burst`), and not in a queue that is `closed` to
+        it. Counted up to a bound."""
         ...
 
     def doctor(self, repair: bool = False) -> list[Trouble]: ...

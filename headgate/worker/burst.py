@@ -10,13 +10,18 @@ from headgate.stores.protocol import Store
 _LOOKED_AT = 200
 
 
-def left_over(store: Store, tasks: frozenset[str], queues: tuple[str, ...] | None) -> list[str]:
+def left_over(
+    store: Store,
+    tasks: frozenset[str],
+    queues: tuple[str, ...] | None,
+    closed: frozenset[str] = frozenset(),
+) -> list[str]:
     """Lines for the user: the jobs that this worker did not run, by task and cause."""
     waiting = JobFilter(states=frozenset(("ready", "scheduled")))
     jobs = store.find(waiting, limit=_LOOKED_AT)
     if not jobs:
         return []
-    causes = Counter((job.task, _cause(store, job, tasks, queues)) for job in jobs)
+    causes = Counter((job.task, _cause(store, job, tasks, queues, closed)) for job in jobs)
     more = store.count(waiting) > len(jobs)
     lines = [f"left: {'more than ' if more else ''}{len(jobs)} jobs that could not run here"]
     lines += [f"left: {n} of task {task!r}: {why}" for (task, why), n in causes.most_common(20)]
@@ -24,12 +29,18 @@ def left_over(store: Store, tasks: frozenset[str], queues: tuple[str, ...] | Non
 
 
 def _cause(
-    store: Store, job: JobRecord, tasks: frozenset[str], queues: tuple[str, ...] | None
+    store: Store,
+    job: JobRecord,
+    tasks: frozenset[str],
+    queues: tuple[str, ...] | None,
+    closed: frozenset[str],
 ) -> str:
     if job.task not in tasks:
         return "the task is not known here"
     if queues is not None and job.queue not in queues:
         return f"its queue {job.queue!r} is not one of ours"
+    if job.queue in closed:
+        return f"its queue {job.queue!r} is paused in the configuration"
     if job.state == "scheduled":
         return "it is due later"
     return {

@@ -196,6 +196,7 @@ class Claimer:
             tasks=self._tasks,
             state=self._state,
             queues=self._queues.shares(room, self.runner.by_queue()),
+            other_queues=self._queues.others,
             weights=self._app.weights,
             running=self.runner.by_turn(),
             spread=self._in_threads,

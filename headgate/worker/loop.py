@@ -60,7 +60,7 @@ class WorkLoop:
         self._store = app.store
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-chores")
-        self._queues = Queues(plan.queues, app.config.queues, self._store)
+        self._queues = Queues(plan.queues, app.config.queues)
         self._claimer = Claimer(
             app,
             plan.worker,
@@ -128,7 +128,6 @@ class WorkLoop:
 
     async def _run(self, ready: Callable[[], None]) -> End:
         await asyncio.to_thread(self._store.publish, self._app.publication(self._plan.name))
-        await asyncio.to_thread(self._queues.refresh)
         await call_hooks(self._app.hooks.worker_start, "on_worker_start")
         ready()
         claiming = asyncio.create_task(self._claimer.run(), name="headgate-claimer")
@@ -192,7 +191,6 @@ class WorkLoop:
         chores: list[Coroutine[Any, Any, None]] = [
             self._every(sweeper.EVERY, "sweeping", lambda: sweeper.sweep(store)),
             self._every(pruner.EVERY, "pruning", lambda: pruner.prune(store, retention)),
-            self._every(1.0, "listing the queues", self._queues.refresh),
         ]
         if self._pulse is not None:
             chores.append(self._pulse.run(self._state))
@@ -224,7 +222,7 @@ class WorkLoop:
                 self._thread,
                 self._store.remaining,
                 frozenset(self._app.tasks),
-                self._plan.queues,
+                *(self._plan.queues, self._queues.closed),
             )
         except StoreError as error:
             log.warning("what is left could not be counted (%s)", error)

@@ -30,6 +30,7 @@ from headgate.worker.logs import set_up_logging
 from headgate.worker.loop import End, Plan, WorkLoop
 from headgate.worker.options import DEFAULT_CONCURRENCY, WorkerOptions
 from headgate.worker.pulse import Pulse
+from headgate.worker.queues import Queues
 from headgate.worker.target import Target, find_target
 
 log = logging.getLogger("headgate.worker")
@@ -93,6 +94,7 @@ class Process:
                     "url": url,
                     "name": full_name,
                     "queues": list(queues or ()),
+                    "closed": sorted(Queues(queues, app.config.queues).closed),
                     "tasks": sorted(app.tasks),
                     "concurrency": concurrency,
                     "lease": app.config.default_lease,

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from headgate.config import QueueConfig
-from headgate.stores.protocol import QueueShare, Store
-
-_REFRESH = 1.0
+from headgate.stores.protocol import QueueShare
 
 
 class Queues:
     """The queues of the command line, with weight and concurrency of the configuration.
 
-    Without a choice all queues are served. The store does that by itself as long as the
-    configuration says nothing of queues; otherwise their names are asked for now and then.
+    Without a choice all queues are served, those that nobody has heard of yet included.
+
+    >>> config = {"mail": QueueConfig(concurrency=2), "slow": QueueConfig(paused=True)}
+    >>> queues = Queues(None, config)
+    >>> [share.room for share in queues.shares(10, {"mail": 1})], sorted(queues.closed)
+    ([1, 0], ['slow'])
     """
 
-    def __init__(
-        self, chosen: tuple[str, ...] | None, config: Mapping[str, QueueConfig], store: Store
-    ) -> None:
+    def __init__(self, chosen: tuple[str, ...] | None, config: Mapping[str, QueueConfig]) -> None:
         self.chosen = chosen
         self._config = config
-        self._store = store
-        self._names: tuple[str, ...] = chosen or ()
-        self._asked = -_REFRESH
+        self.closed = frozenset(name for name, queue in config.items() if queue.closed)
+        """Queues from which the configuration lets nothing start."""
 
-    def refresh(self) -> None:
-        """Learn the names of the queues; called in a thread, before the first claim too."""
-        if self.chosen is None and self._config and time.monotonic() - self._asked >= _REFRESH:
-            self._names = tuple(queue.name for queue in self._store.queues())
-            self._asked = time.monotonic()
+    @property
+    def others(self) -> bool:
+        """Are queues served that `shares` does not name?"""
+        return self.chosen is None
 
-    def shares(self, room: int, running: Mapping[str, int]) -> tuple[QueueShare, ...] | None:
-        if self.chosen is None and not self._config:
-            return None
-        return tuple(self._share(name, room, running.get(name, 0)) for name in self._names)
+    def shares(self, room: int, running: Mapping[str, int]) -> tuple[QueueShare, ...]:
+        names = self._config if self.chosen is None else self.chosen
+        return tuple(self._share(name, room, running.get(name, 0)) for name in names)
 
     def _share(self, name: str, room: int, running: int) -> QueueShare:
         config = self._config.get(name)

@@ -47,6 +47,7 @@ class Registrar:
         self._rows = threading.Lock()
         self._tasks: frozenset[str] = frozenset()
         self._queues: tuple[str, ...] | None = None
+        self._closed: frozenset[str] = frozenset()
 
     # --- enter ---------------------------------------------------------------------------
 
@@ -65,6 +66,7 @@ class Registrar:
             lease=hello["lease"],
         )
         self._tasks, self._queues = frozenset(worker.tasks), worker.queues or None
+        self._closed = frozenset(hello["closed"])
 
         def register() -> tuple[Registration, float]:
             if self._store is None:
@@ -183,4 +185,4 @@ class Registrar:
         """What a burst leaves, in words."""
         if self._store is None:
             return []
-        return burst.left_over(self._store, self._tasks, self._queues)
+        return burst.left_over(self._store, self._tasks, self._queues, self._closed)

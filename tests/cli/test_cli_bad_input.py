@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 import pytest
+from conftest import Command
+from hands import Hands, job, publish
 
 from headgate.cli import root
 from headgate.jobs import Failure, Finish
 from headgate.stores.protocol import Store
-from tests.cli.conftest import Command
-from tests.cli.hands import Hands, job, publish
 
 NO_TEXT = "\udcff"
 """How a byte that is no UTF-8 reaches a program."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from conftest import Command
 from hands import Hands, job, publish
@@ -107,3 +109,15 @@ def test_times_of_life(store: Store) -> None:
 )  # fmt: skip
 def test_ages(seconds: float, text: str) -> None:
     assert age(seconds) == text
+
+
+def test_a_queue_closed_by_the_configuration(
+    store: Store, headgate: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "headgate.toml").write_text("[queues.default]\npaused = true\n")
+    publish(store)
+    (made,) = store.submit([job()])
+    answer = headgate("jobs", "why", made.id)
+    assert "is paused, or its concurrency is 0, in headgate.toml" in answer.out
+    assert headgate("jobs", "why", made.id, "--json").json["code"] == "queue-closed"
+    assert "paused in the configuration" in headgate("queues", "ls").out

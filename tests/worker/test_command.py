@@ -90,6 +90,19 @@ def test_queue_concurrency_of_the_configuration(site: Site) -> None:
     assert tree.stop() == 0
 
 
+def test_a_burst_leaves_and_lists_what_the_configuration_closes(site: Site) -> None:
+    config = site.folder / "headgate.toml"
+    config.write_text("[queues.off]\npaused = true\n[queues.none]\nconcurrency = 0\n")
+    left = [sample.add.using(queue=queue).submit(1) for queue in ("off", "none")]
+    other = sample.add.using(queue="never heard of").submit(1)
+    tree = site.start("--burst", HEADGATE_CONFIG=str(config))
+    assert tree.wait() == 0
+    assert other.status() == "succeeded"
+    assert [job.status() for job in left] == ["ready", "ready"]
+    for queue in ("off", "none"):
+        assert f"its queue '{queue}' is paused in the configuration" in tree.output()
+
+
 def test_jobs_of_unknown_routing_are_stamped_by_the_worker(site: Site) -> None:
     from headgate import App
 

@@ -155,6 +155,8 @@ class Claimer:
             shares = [QueueShare(name, self.claim.room) for name in present]
         else:
             mine = {share.name: share for share in self.claim.queues}
+            if self.claim.other_queues:
+                mine = {name: QueueShare(name, self.claim.room) for name in present} | mine
             shares = [mine[name] for name in present if name in mine]
             if len(shares) < len(present) or any(share.room < self.claim.room for share in shares):
                 self.leaves_some = True

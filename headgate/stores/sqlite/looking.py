@@ -119,9 +119,14 @@ def blocked_by(
     return plan, tuple(limit_record(tx, values, name) for name in dict.fromkeys(names))
 
 
-def remaining(tx: Transaction, tasks: frozenset[str], queues: tuple[str, ...] | None) -> int:
+def remaining(
+    tx: Transaction,
+    tasks: frozenset[str],
+    queues: tuple[str, ...] | None,
+    closed: frozenset[str],
+) -> int:
     """Jobs that a worker of these tasks and queues could still run (see the protocol)."""
-    paused = {row["name"] for row in tx.rows("SELECT name FROM queues WHERE paused = 1")}
+    paused = {row["name"] for row in tx.rows("SELECT name FROM queues WHERE paused = 1")} | closed
     room = Room(Values(tx).group)
 
     def mine(task: str, queue: str) -> bool:

@@ -88,7 +88,7 @@ class SQLiteStore:
             yield tx
         # Only what is committed can be found, so only then is anybody woken.
         if tx.freed:
-            tx.ring("work")
+            tx.ring("work", "room")
         for bell in tx.rings:
             self._bells.ring(bell)
 
@@ -181,9 +181,9 @@ class SQLiteStore:
         with self._write() as tx:
             return holding.release(tx, token)
 
-    def retake_groups(self, token: int) -> bool:
+    def retake_groups(self, token: int, waited: float = 0.0) -> bool:
         with self._write() as tx:
-            return holding.retake(tx, token)
+            return holding.retake(tx, token, waited)
 
     def overdue(self, token: int, reason: str) -> None:
         with self._write() as tx:
@@ -328,9 +328,14 @@ class SQLiteStore:
         with self._db.read() as tx:
             return looking.why(tx, self._liveness, id)
 
-    def remaining(self, tasks: frozenset[str], queues: tuple[str, ...] | None) -> int:
+    def remaining(
+        self,
+        tasks: frozenset[str],
+        queues: tuple[str, ...] | None,
+        closed: frozenset[str] = frozenset(),
+    ) -> int:
         with self._db.read() as tx:
-            return looking.remaining(tx, tasks, queues)
+            return looking.remaining(tx, tasks, queues, closed)
 
     def doctor(self, repair: bool = False) -> list[Trouble]:
         if repair:
