@@ -17,7 +17,7 @@ from headgate.stores.protocol import Store, WorkerRecord
 
 NAMES = ("worker-1", "worker-2")
 CONCURRENCY = 6
-STOP_WITHIN = 15.0
+STOP_WITHIN = 10.0
 
 
 class Fleet:

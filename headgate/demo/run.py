@@ -28,7 +28,8 @@ SHORTEST, LONGEST = 0.08, 0.3
 LOOK_EVERY = 0.1
 KILL_AT = 0.3
 """The share of jobs that are done when a worker is killed."""
-DEADLINE = 50.0
+DEADLINE = 40.0
+"""Seconds for the jobs; starting, stopping and judging have the rest of the minute."""
 STARTED: JobFilter = JobFilter(states=frozenset(("running", "succeeded", "failed", "cancelled")))
 ENDED: JobFilter = JobFilter(states=frozenset(("succeeded", "failed", "cancelled")))
 
@@ -74,7 +75,7 @@ class Verdict:
 
 def run(*, live: bool, quiet: bool = False) -> Verdict:
     """Run it, in a temporary folder that is gone afterwards."""
-    with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="headgate-demo-") as name:
+    with _ended_by_signals(), tempfile.TemporaryDirectory(prefix="headgate-demo-") as name:
         folder = Path(name)
         url, log = f"sqlite:///{folder}/demo.db", folder / "execution.log"
         app = App(config=Config(url=url))
@@ -210,23 +211,26 @@ def _of(filter: JobFilter, tenant: str) -> JobFilter:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Generator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: through every `finally`."""
+def _ended_by_signals() -> Generator[None]:
+    """SIGTERM and a closed terminal end the demo as Ctrl-C does: through every `finally`."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def _deaf_to_interrupts() -> Generator[None]:
     """A second Ctrl-C must not leave workers behind: stopping them takes bounded time."""
-    before = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield
     finally:

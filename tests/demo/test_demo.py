@@ -97,7 +97,7 @@ def test_json_is_one_document(tmp_path: Path, started: list[subprocess.Popen[str
     assert data["killed_attempts"] > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_leaves_nothing_behind(
     tmp_path: Path, started: list[subprocess.Popen[str]], number: signal.Signals
 ) -> None:
