@@ -5,42 +5,42 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headgate.app import App
-from headgate.backoff import Backoff
-from headgate.context import Context, current
-from headgate.errors import (
-    Cancel,
-    ConfigError,
-    Control,
-    DeclarationError,
-    HeadgateError,
-    IdempotencyConflict,
-    InvalidArguments,
-    InvalidKey,
-    JobCancelled,
-    JobFailed,
-    JobNotFound,
-    Retry,
-    SlotLost,
-    Snooze,
-    StaleAttempt,
-    StoreBusy,
-    StoreError,
-    StoreUnavailable,
-    StoreVersion,
-    TooWide,
-    UnknownLimit,
-    UnknownTask,
-    WouldDeadlock,
-)
-from headgate.handle import JobHandle
-from headgate.limits import Limit, OneOf
-from headgate.slots import ConcurrencyStatus, Slot, SlotInfo
-from headgate.tasks import Call, Task
-
 if TYPE_CHECKING:
+    from headgate.app import App
+    from headgate.backoff import Backoff
+    from headgate.context import Context, current
+    from headgate.errors import (
+        Cancel,
+        ConfigError,
+        Control,
+        DeclarationError,
+        HeadgateError,
+        IdempotencyConflict,
+        InvalidArguments,
+        InvalidKey,
+        JobCancelled,
+        JobFailed,
+        JobNotFound,
+        Retry,
+        SlotLost,
+        Snooze,
+        StaleAttempt,
+        StoreBusy,
+        StoreError,
+        StoreUnavailable,
+        StoreVersion,
+        TooWide,
+        UnknownLimit,
+        UnknownTask,
+        WouldDeadlock,
+    )
+    from headgate.handle import JobHandle
+    from headgate.limits import Limit, OneOf
+    from headgate.slots import ConcurrencyStatus, Slot, SlotInfo
+    from headgate.tasks import Call, Task
     from headgate.worker.embedded import Worker
 
 __version__ = "0.1.0"
@@ -86,10 +86,53 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # The worker is most of the code and no part of a program that only submits.
-    if name == "Worker":
-        from headgate.worker.embedded import Worker
+_HOMES = {
+    "app": ("App",),
+    "backoff": ("Backoff",),
+    "context": ("Context", "current"),
+    "errors": (
+        "Cancel",
+        "ConfigError",
+        "Control",
+        "DeclarationError",
+        "HeadgateError",
+        "IdempotencyConflict",
+        "InvalidArguments",
+        "InvalidKey",
+        "JobCancelled",
+        "JobFailed",
+        "JobNotFound",
+        "Retry",
+        "SlotLost",
+        "Snooze",
+        "StaleAttempt",
+        "StoreBusy",
+        "StoreError",
+        "StoreUnavailable",
+        "StoreVersion",
+        "TooWide",
+        "UnknownLimit",
+        "UnknownTask",
+        "WouldDeadlock",
+    ),
+    "handle": ("JobHandle",),
+    "limits": ("Limit", "OneOf"),
+    "slots": ("ConcurrencyStatus", "Slot", "SlotInfo"),
+    "tasks": ("Call", "Task"),
+    "worker.embedded": ("Worker",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-        return Worker
-    raise AttributeError(f"module 'headgate' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    # What a program does not use it does not load: the command line starts in a fraction of
+    # the time, and a program that only submits never sees the worker.
+    if name not in _HOME:
+        raise AttributeError(f"module 'headgate' has no attribute {name!r}")
+    value = getattr(import_module(f"headgate.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
