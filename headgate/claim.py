@@ -29,6 +29,8 @@ RESERVE_AFTER = 5.0
 """Seconds for which a wide lane may be passed over before it reserves its groups."""
 RESERVATION = 10.0
 """Seconds a reservation lasts unless a claim renews it."""
+RESERVATION_BY_HAND = 3.0
+"""The same for who waits outside the line, and asks again every second."""
 UNLIMITED = 1 << 62
 
 

@@ -104,9 +104,11 @@ class SlotBlock:
         self._holder = f"slot-{new_id()}"
         self._held: HeldSlot | None = None
 
-    def _try(self) -> Slot | None:
+    def _try(self, deadline: Deadline) -> Slot | None:
         return self._app.slots.try_acquire(
-            self._group, self._limit, self._holder, who(), self._lease_seconds(), units=self._units
+            *(self._group, self._limit, self._holder, who(), self._lease_seconds()),
+            units=self._units,
+            waited=deadline.waited,
         )
 
     def _lease_seconds(self) -> float:
@@ -132,15 +134,15 @@ class SlotBlock:
     def __enter__(self) -> HeldSlot:
         self._check()
         deadline = Deadline(self._timeout, time.monotonic)
-        slot = self._try()
+        slot = self._try(deadline)
         if slot is not None:
             return self._take(slot)
         if deadline.passed:
             raise self._timed_out()
-        with ringing(self._app.watch("work")) as rung:
+        with ringing(self._app.watch("room")) as rung:
             while True:
                 rung.clear()
-                slot = self._try()
+                slot = self._try(deadline)
                 if slot is not None:
                     return self._take(slot)
                 if deadline.passed:
@@ -150,10 +152,10 @@ class SlotBlock:
     async def __aenter__(self) -> HeldSlot:
         self._check()
         deadline = Deadline(self._timeout, time.monotonic)
-        with aringing(self._app.watch("work")) as rung:
+        with aringing(self._app.watch("room")) as rung:
             while True:
                 rung.clear()
-                slot = await self._atry()
+                slot = await self._atry(deadline)
                 if slot is not None:
                     return self._take(slot)
                 if deadline.passed:
@@ -161,9 +163,11 @@ class SlotBlock:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(rung.wait(), deadline.pause())
 
-    async def _atry(self) -> Slot | None:
+    async def _atry(self, deadline: Deadline) -> Slot | None:
         return await self._app.slots.atry_acquire(
-            self._group, self._limit, self._holder, who(), self._lease_seconds(), units=self._units
+            *(self._group, self._limit, self._holder, who(), self._lease_seconds()),
+            units=self._units,
+            waited=deadline.waited,
         )
 
     def __exit__(

@@ -79,11 +79,14 @@ class Slots:
         lease_duration: float | timedelta | None = None,
         *,
         units: int = 1,
+        waited: float = 0.0,
     ) -> Slot | None:
         """Take a slot of the group now, or give None if there is no room.
 
         `limit` counts only where nothing else declares a value for the group; None leaves it
-        to the declared one. The slot ends by itself after `lease_duration` seconds.
+        to the declared one. The slot ends by itself after `lease_duration` seconds. Who asks
+        again says for how long it has `waited` under this `task_id`: after some seconds what
+        becomes free is kept for it, or a backlog of jobs would always be faster.
         """
         group = check_group(group)
         carries, value = self._carried(group, check_value(limit, group))
@@ -96,6 +99,7 @@ class Slots:
                 limit=value,
                 carries_limit=carries,
                 units=check_units(units, group),
+                waited=seconds(waited, "waited", above=False),
             )
         )
         return None if record is None else _slot(record)
@@ -150,6 +154,7 @@ class Slots:
         lease_duration: float | timedelta | None = None,
         *,
         units: int = 1,
+        waited: float = 0.0,
     ) -> Slot | None:
         """`try_acquire` for code in an event loop.
 
@@ -157,7 +162,9 @@ class Slots:
         """
         taking = asyncio.ensure_future(
             asyncio.to_thread(
-                self.try_acquire, group, limit, task_id, worker_id, lease_duration, units=units
+                *(self.try_acquire, group, limit, task_id, worker_id, lease_duration),
+                units=units,
+                waited=waited,
             )
         )
         try:

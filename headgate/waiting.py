@@ -142,13 +142,18 @@ class Deadline:
 
     def __init__(self, timeout: float | None, now: Callable[[], float]) -> None:
         self._now = now
-        self._end = None if timeout is None else now() + timeout
+        self._begin = now()
+        self._end = None if timeout is None else self._begin + timeout
 
     def pause(self) -> float:
         """How long to wait for a ring before looking anyway."""
         if self._end is None:
             return SAFETY_POLL
         return min(SAFETY_POLL, max(0.0, self._end - self._now()))
+
+    @property
+    def waited(self) -> float:
+        return self._now() - self._begin
 
     @property
     def passed(self) -> bool:

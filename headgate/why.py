@@ -159,11 +159,14 @@ def _too_wide(why: Why, now: float, names: Names) -> str:
 
 def _reserved(why: Why, now: float, names: Names) -> str:
     groups = " and ".join(group.group for group in why.groups) or "A group"
-    wide = why.detail or next((g.reserved_by for g in why.groups if g.reserved_by), None)
-    job = f"job {wide}" if wide else "a job"
+    if not why.detail:
+        return (
+            f"{groups} is reserved for code that has waited too long for a slot of it by hand;"
+            " this job goes after it."
+        )
     return (
-        f"{groups} is reserved for {job}, which needs more at once and has waited too long for"
-        " it; this job goes after it."
+        f"{groups} is reserved for job {why.detail}, which needs more at once and has waited too"
+        " long for it; this job goes after it."
     )
 
 

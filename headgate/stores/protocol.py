@@ -408,7 +408,8 @@ class Store(Protocol):
 
     # wake-ups
     def bell(self, what: str) -> Bell:
-        """`work`: something may have become claimable. `done`: a job ended."""
+        """`work`: something may have become claimable. `done`: a job ended. `room`: a group
+        may have room for who waits for a slot by hand."""
         ...
 
     def ring(self, what: str) -> None: ...

@@ -90,10 +90,11 @@ class Port:
         """Wait for the same groups. The bell is opened before the first try: a slot given
         back between a failed try and the wait would otherwise ring unheard."""
         attempt, store = self._attempt, self._desk.store
-        deadline = None if timeout is None else time.monotonic() + timeout
-        bell = store.bell("work")
+        began = time.monotonic()
+        deadline = None if timeout is None else began + timeout
+        bell = store.bell("room")
         try:
-            while not store.retake_groups(attempt.token):
+            while not store.retake_groups(attempt.token, time.monotonic() - began):
                 if attempt.stop is not None:
                     raise Cancel(attempt.stop.reason)
                 left = _RETAKE_POLL if deadline is None else deadline - time.monotonic()

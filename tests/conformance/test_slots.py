@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import DeclarationError, TooWide, UnknownLimit
-from headgate.stores.protocol import SlotRecord, SlotRequest
+from headgate.jobs import Finish
+from headgate.stores.protocol import Exchange, SlotRecord, SlotRequest
 
 from .conftest import Rig, need
 
@@ -106,3 +107,84 @@ def test_an_operator_can_release_by_force_and_it_is_recorded(rig: Rig) -> None:
     assert len(hand.claim()) == 1
     assert hand.end(claimed), "the attempt itself goes on and may finish"
     assert rig.held("gpu") == 1, "its finish does not free the slot of the next"
+
+
+def test_who_waits_by_hand_gets_its_turn_before_a_backlog_of_jobs(rig: Rig) -> None:
+    """A worker takes the slot it frees again in the same transaction: nobody else ever sees it
+    free. Who has waited for long enough gets it all the same."""
+    rig.declare(api=1)
+    rig.submit(100, needs=need("api"))
+    hand = rig.hand()
+    hand.claim(room=1)
+    taken, waited = None, 0.0
+    while taken is None and waited < 10:
+        hand.exchange([Finish(token, "succeeded") for token in hand.running], room=1)
+        taken = rig.store.take_slot(SlotRequest("api", "me", "here", lease=60, waited=waited))
+        rig.clock.advance(0.5)
+        waited += 0.5
+    assert taken is not None
+    assert 5 <= waited <= 7
+    assert rig.held("api") == 1
+    assert hand.claim() == []
+    rig.store.drop_slot("api", taken.slot, taken.token)
+    assert len(hand.claim()) == 1, "its reservation went with it"
+
+
+def test_who_gives_up_waiting_keeps_nothing(rig: Rig) -> None:
+    rig.declare(api=1)
+    rig.submit(100, needs=need("api"))
+    hand = rig.hand()
+    hand.claim(room=1)
+    assert rig.store.take_slot(SlotRequest("api", "me", "here", lease=60, waited=6)) is None
+    hand.end_all()
+    assert hand.claim() == [], "kept for who waits"
+    assert rig.store.values(["api"])["api"].reserved_by == "by hand me"
+    rig.clock.advance(3.1)
+    assert len(hand.claim()) == 1
+
+
+def test_who_wants_its_groups_back_gets_its_turn_before_a_backlog_of_jobs(rig: Rig) -> None:
+    rig.declare(api=1)
+    rig.submit(100, needs=need("api"))
+    hand = rig.hand()
+    (parent,) = hand.claim(room=1)
+    rig.store.release_groups(parent.token)
+    back, waited = False, 0.0
+    while not back and waited < 10:
+        others = [token for token in hand.running if token != parent.token]
+        hand.exchange([Finish(token, "succeeded") for token in others], room=1)
+        back = rig.store.retake_groups(parent.token, waited)
+        rig.clock.advance(0.5)
+        waited += 0.5
+    assert back
+    assert rig.held("api") == 1
+
+
+def test_nothing_wakes_a_worker_that_has_no_room(rig: Rig) -> None:
+    """It would ask for nothing, be told to come back at once, and go on like that."""
+    rig.submit(delay=5)
+    hand = rig.hand()
+    rig.clock.advance(6)
+    assert rig.store.exchange(Exchange(hand.id)).wake_in is None
+    assert len(hand.claim()) == 1
+
+
+def test_a_slot_that_has_ended_wakes_nobody_again(rig: Rig) -> None:
+    rig.store.take_slot(SlotRequest("own", "me", "here", lease=5, limit=1, carries_limit=True))
+    hand = rig.hand()
+    assert hand.exchange().wake_in == pytest.approx(5)
+    rig.clock.advance(6)
+    assert hand.exchange().wake_in is None, "its row still stands, its time is over"
+
+
+def test_room_that_no_job_wants_wakes_only_who_waits_by_hand(rig: Rig) -> None:
+    rig.declare(api=1)
+    rig.submit(needs=need("api"))
+    hand = rig.hand()
+    (claimed,) = hand.claim()
+    work, room = rig.store.bell("work"), rig.store.bell("room")
+    hand.exchange([Finish(claimed.token, "succeeded")])
+    assert room.wait(5)
+    assert not work.wait(0), "no worker has use for it"
+    work.close()
+    room.close()

@@ -64,9 +64,9 @@ class Transaction:
         sql = "UPDATE counters SET value = value + ? WHERE name = ? RETURNING value"
         return int(self.value(sql, (count, counter))) - count + 1
 
-    def ring(self, what: str) -> None:
-        """Ring this bell once the transaction is committed."""
-        self.rings.add(what)
+    def ring(self, *what: str) -> None:
+        """Ring these bells once the transaction is committed."""
+        self.rings.update(what)
 
 
 class _Held:

@@ -41,16 +41,20 @@ def exchange(
                 paused_queues=bool(seen["paused"]),
             )
             claimed, unfinished = claimer.run()
-            # Room that this claim took again, or found nobody waiting for, wakes nobody: a
+            # Room that this claim took again wakes nobody; room that it found no job for wakes
+            # only who waits for a slot by hand, unless the job of another worker may want it: a
             # bell for every finish would keep all workers asking.
-            if not claimer.leaves_some or all(claimer.room.is_full(g) for g in tx.freed):
+            if all(claimer.room.is_full(group) for group in tx.freed):
                 tx.freed.clear()
+            elif not claimer.leaves_some:
+                tx.freed.clear()
+                tx.ring("room")
             more = more or unfinished
     answer = Exchanged(
         stale=frozenset(stale),
         claimed=claimed,
         more=more,
-        wake_in=wake_in(tx, seen),
+        wake_in=None if exchange.claim is None else wake_in(tx, seen),
         cancels=cancels(tx, exchange.worker) if seen["cancels"] else (),
         unrouted=bool(
             seen["unrouted"]
@@ -63,7 +67,7 @@ def exchange(
 
 def glance(tx: Transaction) -> Row:
     """In one look, what there is at all: most round trips need no second one."""
-    row = tx.row(Q.glance, {"boot_id": tx.boot_id})
+    row = tx.row(Q.glance, {"boot_id": tx.boot_id, "boot": tx.boot})
     assert row is not None
     return row
 

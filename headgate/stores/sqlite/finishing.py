@@ -30,7 +30,7 @@ def finish_one(tx: Transaction, worker: str, name: str, finish: Finish) -> bool:
     job, attempt = running["job"], running["attempt"]
     leave(tx, running)
     outcome, cancelled = finish.outcome, running["cancelled"]
-    if cancelled is not None and outcome in ("retry", "snoozed", "returned"):
+    if cancelled is not None and outcome in ("retry", "snoozed", "interrupted", "returned"):
         # Somebody cancelled it while it ran: it does not come back.
         archive(tx, running, name, "cancelled", cancelled, finish.error)
         moves.conclude(tx, job, "cancelled", cancelled, attempt=attempt)
@@ -39,7 +39,9 @@ def finish_one(tx: Transaction, worker: str, name: str, finish: Finish) -> bool:
         moves.back(tx, job, attempt - 1)
         return True
     archive(tx, running, name, outcome, finish.reason, finish.error)
-    if outcome == "retry":
+    if outcome == "interrupted":
+        moves.back(tx, job, attempt)
+    elif outcome == "retry":
         again_at = tx.now + max(0.0, finish.delay)
         moves.schedule(tx, job, again_at, attempt, keeps_place=True, reason="retry")
     elif outcome == "snoozed":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
-from headgate.claim import Block, Room
+from headgate.claim import RESERVATION_BY_HAND, RESERVE_AFTER, Block, Grant, Room
 from headgate.errors import StaleAttempt, TooWide, UnknownLimit
 from headgate.limits import Need, Needs, check_group, split_group
 from headgate.stores.protocol import SlotRecord, SlotRequest
 from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.events import record
+from headgate.stores.sqlite.reserving import Reservations
 from headgate.stores.sqlite.values import Values, carry, slot_record
 
 _INSERT = """
@@ -38,10 +39,10 @@ def take(tx: Transaction, request: SlotRequest) -> SlotRecord | None:
             f"{request.units} units of {group!r} were asked for, its limit is {state.value}"
         )
     needs = Needs((Need(*split_group(group), request.units),))
-    plan = room.plan(needs, f"by hand\x1f{request.holder}")
-    if isinstance(plan, Block):
+    grant = take_in_line(tx, room, needs, f"by hand\x1f{request.holder}", request.waited)
+    if grant is None:
         return None
-    slot = room.grant(plan, len(needs.all)).slots[0].slot
+    slot = grant.slots[0].slot
     token = tx.next("token")
     tx.run(
         _INSERT,
@@ -62,6 +63,25 @@ def take(tx: Transaction, request: SlotRequest) -> SlotRecord | None:
     return slot_record(tx, tx.rows(_ONE, {"grp": group, "slot": slot})[0])
 
 
+def take_in_line(
+    tx: Transaction, room: Room, needs: Needs, lane: str, waited: float
+) -> Grant | None:
+    """All of `needs`, if there is room now. Who has waited for too long gets what becomes free
+    next: a worker that frees a slot takes it again in the same transaction, so between its jobs
+    there is no moment at which anyone else could."""
+    reservations = Reservations(tx, room, seconds=RESERVATION_BY_HAND)
+    plan = room.plan(needs, lane)
+    if not isinstance(plan, Block):
+        reservations.drop(lane, needs)
+        return room.grant(plan, len(needs.all))
+    if waited >= RESERVE_AFTER and (wanted := room.to_reserve(needs, lane)):
+        if reservations.has(lane, needs):
+            reservations.renew(lane)
+        else:
+            reservations.reserve(lane, wanted, tx.next("place"))
+    return None
+
+
 def drop(tx: Transaction, group: str, slot: int, token: int | None, by: str) -> bool:
     """Give a slot back. Only its own token releases it; None is an operator's force."""
     row = tx.row(_ONE, {"grp": group, "slot": slot})
@@ -70,7 +90,7 @@ def drop(tx: Transaction, group: str, slot: int, token: int | None, by: str) -> 
     tx.run("DELETE FROM slots WHERE grp = ? AND slot = ?", (group, slot))
     if token is None:
         record(tx, "slot_released", group, by, slot=slot, holder=row["holder"], token=row["token"])
-    tx.ring("work")
+    tx.ring("work", "room")
     return True
 
 
@@ -97,7 +117,7 @@ def expire(tx: Transaction, group: str | None = None) -> int:
         sql, params = f"{sql} AND grp = ?", [*params, group]
     count = tx.run(sql, params).rowcount
     if count:
-        tx.ring("work")
+        tx.ring("work", "room")
     return count
 
 
@@ -120,11 +140,11 @@ def release(tx: Transaction, token: int) -> bool:
     if marked.rowcount == 0:
         return False
     tx.run("DELETE FROM slots WHERE token = ?", (token,))
-    tx.ring("work")
+    tx.ring("work", "room")
     return True
 
 
-def retake(tx: Transaction, token: int) -> bool:
+def retake(tx: Transaction, token: int, waited: float) -> bool:
     """Take the same groups again, all or none."""
     running = tx.row(
         "SELECT r.job, r.worker, r.slots, r.released, j.id FROM running r"
@@ -138,10 +158,9 @@ def retake(tx: Transaction, token: int) -> bool:
     held: list[tuple[str, int, int]] = json.loads(running["slots"])
     room = Room(Values(tx).group)
     needs = Needs(tuple(Need(*split_group(group), units) for group, _, units in held))
-    plan = room.plan(needs, f"again\x1f{token}")
-    if isinstance(plan, Block):
+    grant = take_in_line(tx, room, needs, f"again\x1f{token}", waited)
+    if grant is None:
         return False
-    grant = room.grant(plan, len(needs.all))
     name = tx.value("SELECT name FROM workers WHERE id = ?", (running["worker"],)) or ""
     for slot in grant.slots:
         tx.run(

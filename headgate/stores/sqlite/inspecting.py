@@ -178,7 +178,7 @@ def take_out_of_line(tx: Transaction, row: Row) -> None:
     tx.run("DELETE FROM scheduled WHERE job = ?", (row["n"],))
     tx.run("DELETE FROM unrouted WHERE task = ? AND job = ?", (row["task"], row["n"]))
     tx.run("DELETE FROM reservations WHERE job = ?", (row["n"],))
-    tx.ring("work")  # a reservation may have kept others waiting
+    tx.ring("work", "room")  # a reservation may have kept others waiting
 
 
 def retry(tx: Transaction, id: str, by: str) -> JobRecord:

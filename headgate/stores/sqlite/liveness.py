@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+from headgate import kernel
 from headgate.errors import StoreUnavailable
 
 log = logging.getLogger("headgate.store")
@@ -66,7 +67,10 @@ class Liveness:
             try:
                 fd = os.open(self._path(worker), os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:
-                return False
+                # Nobody unlinks the file of a registered worker but someone who cleared the
+                # folder by hand. Its lock lives on where we cannot ask for it: look for the
+                # processes themselves before their slots are given away.
+                return bool(kernel.marked(kernel.WORKER_MARK, worker))
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     return True  # cannot look: never declare dead what may live

@@ -79,7 +79,7 @@ class WordsCache:
 def changed(tx: Transaction) -> None:
     """Something was said about limits: whoever remembers the old words reads them anew."""
     tx.next("limits")
-    tx.ring("work")  # a value may have been raised
+    tx.ring("work", "room")  # a value may have been raised
 
 
 class Values:
@@ -265,9 +265,15 @@ def limit_record(tx: Transaction, values: Values, group: str) -> LimitRecord:
         holders=len(slots),
         paused_by=value.paused_by,
         declared=value.declared,
-        reserved_by=str(reservation["job"]) if reservation is not None else None,
+        reserved_by=None if reservation is None else reserver(tx, reservation),
         disagree=value.disagree,
     )
+
+
+def reserver(tx: Transaction, reservation: Row) -> str:
+    """The job that reserved; or who waits by hand, as its lane tells it."""
+    id: str | None = tx.value("SELECT id FROM jobs WHERE n = ?", (reservation["job"],))
+    return id or reservation["lane"].replace("\x1f", " ")
 
 
 def limit_records(tx: Transaction, groups: Iterable[str]) -> dict[str, LimitRecord]:

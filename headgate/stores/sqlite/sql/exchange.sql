@@ -1,6 +1,6 @@
 -- name: glance
 SELECT (SELECT run_at FROM scheduled ORDER BY run_at LIMIT 1) AS next_due,
-       (SELECT ends FROM slots WHERE worker IS NULL AND boot = :boot_id
+       (SELECT ends FROM slots WHERE worker IS NULL AND boot = :boot_id AND ends > :boot
         ORDER BY ends LIMIT 1) AS next_end,
        (SELECT value FROM counters WHERE name = 'limits') AS version,
        EXISTS (SELECT 1 FROM unrouted) AS unrouted,
