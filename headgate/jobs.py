@@ -14,7 +14,9 @@ State = Literal["scheduled", "ready", "running", "succeeded", "failed", "cancell
 STATES: tuple[State, ...] = ("scheduled", "ready", "running", "succeeded", "failed", "cancelled")
 FINAL: frozenset[State] = frozenset(("succeeded", "failed", "cancelled"))
 
-Outcome = Literal["succeeded", "failed", "retry", "snoozed", "cancelled", "returned"]
+Outcome = Literal["succeeded", "failed", "retry", "snoozed", "cancelled", "interrupted", "returned"]
+"""How an attempt ends. `interrupted`: its worker stopped it, the job goes back at no cost;
+`returned`: it never started, and is as if it had not been claimed."""
 
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_LOST = 3
@@ -157,8 +159,8 @@ class AttemptRecord:
     started_at: float
     ended_at: float | None
     outcome: str
-    """`running`, `succeeded`, `error` (a retry may follow), `snoozed`, `cancelled` or `lost`;
-    with ` (before)` behind it when the job was run anew since."""
+    """`running`, `succeeded`, `error` (a retry may follow), `snoozed`, `cancelled`,
+    `interrupted` or `lost`; with ` (before)` behind it when the job was run anew since."""
     reason: str
     groups: tuple[str, ...]
     error: Failure | None

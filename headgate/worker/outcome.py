@@ -84,7 +84,7 @@ def finish(
         if ending.kind not in ("returned", "refused"):
             if stop.kind == "cancel":
                 return Finish(token, "cancelled", stop.reason)
-            return Finish(token, "returned", stop.kind)
+            return Finish(token, "interrupted", stop.kind)
     match ending.kind:
         case "returned":
             return Finish(token, "succeeded", result=ending.result, followups=followups)

@@ -113,6 +113,17 @@ def test_returned_jobs_are_unspent(rig: Rig) -> None:
     assert again.token > claimed.token
 
 
+def test_interrupted_attempts_are_kept_and_cost_nothing(rig: Rig) -> None:
+    (id, _) = rig.submit(2)
+    hand = rig.hand()
+    (claimed,) = hand.claim(room=1)
+    hand.end(claimed, "interrupted", reason="shutdown")
+    (again,) = hand.claim(room=1)
+    assert (again.job, again.attempt, again.errors, again.lost) == (id, 2, 0, 0)
+    kept = [(a.attempt, a.outcome, a.reason) for a in rig.store.attempts(id)]
+    assert kept == [(1, "interrupted", "shutdown"), (2, "running", "")]
+
+
 def test_a_lost_attempt_goes_back_and_has_its_own_allowance(rig: Rig) -> None:
     rig.declare(api=1)
     (id,) = rig.submit(needs=need("api"), max_lost=2)

@@ -42,8 +42,8 @@ CHILD = NewJob("child")
         (RAISED, Stop("cancel", "why"), ONE_LEFT, "cancelled", "why"),
         (Ending("cancel", reason="x"), Stop("cancel", "why"), ONE_LEFT, "cancelled", "why"),
         (Ending("returned"), Stop("cancel", "why"), ONE_LEFT, "succeeded", ""),
-        (RAISED, Stop("shutdown", "stopping"), NONE_LEFT, "returned", "shutdown"),
-        (Ending("stopped"), Stop("lease", "lost"), NONE_LEFT, "returned", "lease"),
+        (RAISED, Stop("shutdown", "stopping"), NONE_LEFT, "interrupted", "shutdown"),
+        (Ending("stopped"), Stop("lease", "lost"), NONE_LEFT, "interrupted", "lease"),
         (Ending("returned"), Stop("shutdown", "stopping"), NONE_LEFT, "succeeded", ""),
         # never begun
         (Ending("unstarted"), Stop("shutdown", "s"), NONE_LEFT, "returned", "shutdown"),

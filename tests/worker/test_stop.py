@@ -31,7 +31,7 @@ def test_graceful_stop_waits_for_what_runs(site: Site, number: int) -> None:
 
 
 def test_what_does_not_end_in_time_goes_back(site: Site) -> None:
-    """Async and isolated code is stopped after the time-out, and nothing is spent."""
+    """Async and isolated code is stopped after the time-out: kept as an attempt, at no cost."""
     tree = site.start("--shutdown-timeout", "0.5")
     site.ready()
     jobs = [sample.wait_async.submit(), sample.sleepy.submit(600.0), sample.whoami.submit()]
@@ -40,8 +40,9 @@ def test_what_does_not_end_in_time_goes_back(site: Site) -> None:
     tree.signal(signal.SIGTERM)
     assert tree.wait(15) == 0
     for job in jobs[:2]:
-        record = site.job(job.id)
-        assert (record.state, record.attempt) == ("ready", 0)
+        assert job.status() == "ready"
+        (attempt,) = site.app.store.attempts(job.id)
+        assert (attempt.outcome, attempt.reason) == ("interrupted", "shutdown")
 
 
 def test_isolated_code_is_stopped_with_sigterm_first(site: Site) -> None:
