@@ -46,10 +46,13 @@ class LimitBook:
 
     def require(self, group: str, name: str) -> None:
         """Raise `UnknownLimit` unless somebody declares a value for this group."""
-        if group in self._seen or name in self.declared or name in self._app.config.limits:
+        if name in self._seen or name in self.declared or name in self._app.config.limits:
             return
-        if any(record.source != "none" for record in self._app.store.values([group]).values()):
-            self._seen.add(group)
+        found = self._app.store.values([name, group])
+        if found[name].source not in ("none", "carried"):
+            self._seen.add(name)  # every key of it has a value then
+            return
+        if found[group].source != "none":
             return
         raise UnknownLimit(
             f"limit {name!r} is declared nowhere: not in this app, the configuration file or"

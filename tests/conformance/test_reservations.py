@@ -98,6 +98,21 @@ def test_cancelling_the_wide_job_frees_what_it_reserved(rig: Rig) -> None:
     assert rig.held("gpu") == 4
 
 
+def test_when_the_wide_job_expires_nothing_stays_reserved(rig: Rig) -> None:
+    rig.declare(gpu=4)
+    rig.submit(500, needs=need("gpu"))
+    hand = rig.hand()
+    hand.claim()
+    rig.submit(task="wide", needs=need("gpu", units=4), expires=6)
+    churn(rig, hand, 5.5)
+    assert reserved(rig, "gpu")
+    hand.end_all()
+    rig.clock.advance(1)
+    hand.claim()
+    hand.claim()
+    assert rig.held("gpu") == 4
+
+
 def test_a_lane_that_merely_waits_for_itself_reserves_nothing(rig: Rig) -> None:
     rig.declare(api=5, tenant=1)
     rig.tenant("acme", 50, Need("api"))

@@ -315,3 +315,13 @@ def test_declared_here_wins_over_the_catalogue_and_is_checked(app: App) -> None:
         app.submit("", {})
     with pytest.raises(InvalidArguments, match="payload for task 'other'"):
         app.submit("other", object())
+
+
+def test_one_key_that_carries_a_value_says_nothing_of_the_others(app: App) -> None:
+    app.task("x")(lambda: None)
+    task = app.tasks["x"]
+    task.using(concurrency_group="user/1", concurrency_limit=2).submit()
+    task.using(concurrency_group="user", concurrency_limit=2).submit()
+    task.using(concurrency_group="user/1").submit()
+    with pytest.raises(UnknownLimit, match="user"):
+        task.using(concurrency_group="user/2").submit()

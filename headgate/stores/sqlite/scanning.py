@@ -234,6 +234,7 @@ class Scan:
         """A turn is owed and stands outside the window: is there still something in it?"""
         if turn in self.bands_of:
             return False
+        self.claimer.hops -= len(self.bands)
         bands = [
             band
             for band in self.bands
@@ -380,5 +381,6 @@ def leave_line(tx: Transaction, key: LaneKey, row: Row) -> None:
 
 def expire(tx: Transaction, key: LaneKey, row: Row) -> None:
     leave_line(tx, key, row)
+    tx.run("DELETE FROM reservations WHERE job = ?", (row["job"],))
     moves.conclude(tx, row["job"], "cancelled", "expired", attempt=row["attempt"])
     record(tx, "job_expired", row["id"])

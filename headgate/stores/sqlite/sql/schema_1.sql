@@ -91,6 +91,7 @@ CREATE TABLE slots (
     PRIMARY KEY (grp, slot)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX slots_token ON slots (token);
+CREATE INDEX slots_ending ON slots (ends) WHERE worker IS NULL;
 
 CREATE TABLE attempts (
     job INTEGER NOT NULL,
@@ -205,4 +206,4 @@ CREATE TABLE events (
     who TEXT NOT NULL,
     data TEXT NOT NULL
 ) STRICT;
-CREATE INDEX slots_ending ON slots (ends) WHERE worker IS NULL;
+CREATE INDEX events_at ON events (at);
