@@ -23,6 +23,9 @@ log = logging.getLogger("headgate.kernel")
 
 LINUX = sys.platform.startswith("linux")
 
+WORKER_MARK = "HEADGATE_WORKER"
+"""Set in the environment of each worker process, and so of all below it: whose it is."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -187,6 +190,15 @@ def environment(pid: int) -> Mapping[str, str]:
         return {}
     pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def marked(name: str, value: str) -> list[Process]:
+    """The processes that were started with this variable in their environment."""
+    return [
+        process
+        for process in processes()
+        if process.state != "Z" and environment(process.pid).get(name) == value
+    ]
 
 
 def spawn(

@@ -168,15 +168,7 @@ class Cell:
     async def _after_warden(self) -> None:
         """Somebody killed the warden. Its ward dies with it; what that had started is found
         by the mark in its environment, and the attempt is not over before it is gone."""
-        await asyncio.to_thread(kernel.kill_until_none, lambda: _marked(self.mark))
-
-
-def _marked(mark: str) -> list[kernel.Process]:
-    return [
-        process
-        for process in kernel.processes()
-        if process.state != "Z" and kernel.environment(process.pid).get(CELL_MARK) == mark
-    ]
+        await asyncio.to_thread(kernel.kill_until_none, lambda: kernel.marked(CELL_MARK, self.mark))
 
 
 def _wait_for_exit(pid: int) -> None:
@@ -198,6 +190,8 @@ class Cells:
         self._fds = tuple(fds)
         self._idle: list[Cell] = []
         self._going: set[asyncio.Task[None]] = set()
+        self._scarce = False
+        """Descriptors or processes ran out once: keep none in reserve, others need them."""
 
     def take(self) -> Cell:
         while self._idle:
@@ -207,10 +201,14 @@ class Cells:
             if cell.alive():
                 return cell
             cell.close()
-        return Cell(self._fds)
+        try:
+            return Cell(self._fds)
+        except OSError:
+            self._scarce = True
+            raise
 
     def give_back(self, cell: Cell) -> None:
-        if cell.spent:
+        if cell.spent or self._scarce:
             self._let_go(cell)
             return
         cell.idle = asyncio.get_running_loop().call_later(_IDLE, self._expire, cell)

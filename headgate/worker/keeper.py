@@ -28,9 +28,6 @@ from headgate.worker.registrar import Registrar
 
 log = logging.getLogger("headgate.worker")
 
-WORKER_MARK = "HEADGATE_WORKER"
-"""Set in the environment of each worker process: tells whose orphan an orphan is."""
-
 EXIT_TROUBLE = 1
 EXIT_STORE = 4
 
@@ -136,7 +133,7 @@ class Keeper:
             pid = kernel.spawn(
                 [sys.executable, "-m", "headgate.worker.process", *map(str, arguments)],
                 fds=(theirs.fileno(), self._board.fd),
-                env={**os.environ, WORKER_MARK: worker},
+                env={**os.environ, kernel.WORKER_MARK: worker},
             )
         place.begin(pid, channel, self._clock.boot(), self._options.stall_timeout or 30.0)
         self._selector.register(channel, selectors.EVENT_READ, place)
@@ -293,7 +290,8 @@ class Keeper:
         daemons = {
             process.pid
             for process in found
-            if process.parent == me and kernel.environment(process.pid).get(WORKER_MARK) in marks
+            if process.parent == me
+            and kernel.environment(process.pid).get(kernel.WORKER_MARK) in marks
         }
         return kernel.below(me, living | daemons) if daemons else found
 

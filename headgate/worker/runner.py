@@ -20,7 +20,7 @@ from headgate.errors import HeadgateError, StoreError
 from headgate.jobs import Claimed, Failure, Finish
 from headgate.worker.attempt import Attempt, Desk
 from headgate.worker.execute import run_async, run_sync
-from headgate.worker.isolated import Cells
+from headgate.worker.isolated import Cell, Cells
 from headgate.worker.outcome import Ending, Stop, StopKind, failure_of, finish, refused
 from headgate.worker.source import source_of
 
@@ -29,6 +29,7 @@ log = logging.getLogger("headgate.worker")
 OVERDUE_AFTER = 1.0
 """Seconds that code may take to end after it was told to, before it is shown as overdue."""
 _MOST_THREADS = 10_000
+_NEXT_TRY = 0.2
 
 Ended = Callable[[int, Finish | None], None]
 
@@ -157,12 +158,11 @@ class Runner:
     async def _isolated(self, attempt: Attempt) -> None:
         try:
             source = source_of(attempt.task, self._module, self._url)
-            cell = self._cells.take()
-        except (HeadgateError, OSError) as error:
+        except HeadgateError as error:
             self._over(attempt, refused("import", error))
             return
-        if attempt.stop is not None:
-            self._cells.give_back(cell)
+        cell = await self._take_cell(attempt)
+        if cell is None:
             self._over(attempt, Ending("unstarted"))
             return
         attempt.halt = lambda stop: cell.halt(stop, self.grace)
@@ -175,6 +175,21 @@ class Runner:
             attempt.halt = lambda _: None
             self._cells.give_back(cell)
         self._over(attempt, ending)
+
+    async def _take_cell(self, attempt: Attempt) -> Cell | None:
+        """None: it was told to stop before it got one."""
+        told = False
+        while attempt.stop is None:
+            try:
+                return self._cells.take()
+            except OSError as error:
+                # No process, memory or descriptor is left for it, which is not the job's
+                # fault: it keeps its place until others have ended.
+                if not told:
+                    log.warning("job %s waits for a process: %s", attempt.claimed.job, error)
+                told = True
+                await asyncio.sleep(_NEXT_TRY)
+        return None
 
     # --- stop ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ ignores SIGTERM and one in a session of its own. Whoever gets the slot next look
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 
@@ -184,3 +185,23 @@ def test_death_while_many_jobs_run(site: Site) -> None:
         elif event["event"] == "gate-out":
             pids.pop(event["pid"], None)
     assert tree.stop() == 0
+
+
+def test_a_cleared_run_folder_frees_no_slot(site: Site) -> None:
+    """Whoever comes later cannot ask for the lock any more, and must not take that for death."""
+    tree = site.start("--name", "old")
+    holder = sample.wait_thread.submit()
+    site.wait_for("running")
+    shutil.rmtree(site.folder / "jobs.db.run")
+    other = site.start("--name", "new")
+    site.ready(2)
+    assert sample.add.submit(1).result(timeout=20) == 2
+    newcomer = sample.touch_gate.submit(1)
+    assert {w.name: w.state for w in site.app.store.workers()} == {"old": "alive", "new": "alive"}
+    site.app.store.sweep()
+    assert (holder.status(), newcomer.status()) == ("running", "ready")
+    os.kill(tree.processes()[0], signal.SIGKILL)
+    assert newcomer.result(timeout=20) == 1, "really dead, it is taken for dead all the same"
+    site.go()
+    assert site.until_done(holder.id).state == "succeeded"
+    assert (tree.stop(), other.stop()) == (0, 0)

@@ -232,3 +232,28 @@ def test_a_module_may_change_the_directory_at_import(tmp_path: Path) -> None:
     assert not (tmp_path / "jobs.db").exists()
     with App(f"sqlite:///{tmp_path}/data/jobs.db") as app:
         assert app.get_job(submitted.stdout.strip()).state == "succeeded"
+
+
+def test_isolated_jobs_wait_when_no_process_can_be_started(tmp_path: Path) -> None:
+    """Out of descriptors: it is the worker's trouble, and no job fails for it."""
+    (tmp_path / "shop.py").write_text(
+        "import time\nfrom headgate import App\napp = App('sqlite:///jobs.db')\n"
+        "@app.task(isolate='process')\ndef work() -> None:\n    time.sleep(0.3)\n"
+    )
+    with App(f"sqlite:///{tmp_path}/jobs.db") as app:
+        jobs = [app.submit("work") for _ in range(40)]
+        few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (55, 55));"
+        done = subprocess.run(
+            [
+                *(sys.executable, "-c", f"{few} from headgate.cli import main; main()"),
+                *("worker", "shop:app", "--burst", "--concurrency", "40"),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPO)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "waits for a process" in done.stderr
+        assert {app.get_job(job.id).state for job in jobs} == {"succeeded"}
