@@ -178,7 +178,7 @@ def _turn(why: Why, now: float, names: Names) -> str:
 def _running(why: Why, now: float, names: Names) -> str:
     job = why.job
     where = f" on worker {names.get(job.worker, job.worker)}" if job.worker else ""
-    since = f" since {age(now - job.started_at)}" if job.started_at is not None else ""
+    since = f", for {age(now - job.started_at)}" if job.started_at is not None else ""
     held = f", holding {', '.join(job.groups)}" if job.groups else ""
     return f"The job is running{where}{since}{held}."
 
@@ -239,7 +239,7 @@ def _holder(slot: SlotRecord, now: float, names: Names) -> str:
     units = f", {slot.units} units" if slot.units > 1 else ""
     overdue = ", overdue" if slot.overdue else ""
     worker = names.get(slot.worker, slot.worker)
-    return f"{what} {slot.holder} (worker {worker}, since {age(now - slot.since)}{units}{overdue})"
+    return f"{what} {slot.holder} (worker {worker}, for {age(now - slot.since)}{units}{overdue})"
 
 
 def _place(why: Why) -> str:

@@ -261,11 +261,11 @@ def _value(record: LimitRecord) -> str:
 
 
 def _share(record: LimitRecord) -> str:
-    return f"{record.held / record.value:.0%}" if record.value else "-"
+    return f"{record.held / record.value:.0%}" if record.value and not record.keyed else "-"
 
 
 def _bar(record: LimitRecord, width: int = 12) -> str:
-    if not record.value:
+    if not record.value or record.keyed:
         return ""
     full = min(width, round(width * record.held / record.value))
     return "█" * full + "·" * (width - full)
@@ -276,6 +276,8 @@ def _state(record: LimitRecord) -> str:
         return f"paused by {record.paused_by}" if record.paused_by else "paused"
     if record.value == 0:
         return "closed (limit 0)"
+    if record.keyed:
+        return "for each key"
     if record.value is not None and record.held >= record.value:
         return "full"
     return "open"

@@ -88,6 +88,7 @@ def limit(record: LimitRecord) -> dict[str, Any]:
         "active": record.held,
         "holders": record.holders,
         "declared": record.declared,
+        "keyed": record.keyed,
         "reserved_by": record.reserved_by,
         "disagree": [{"declarer": who, "limit": value} for who, value in record.disagree],
     }

@@ -239,6 +239,8 @@ class LimitRecord:
     paused_by: str = ""
     declared: int | None = None
     reserved_by: str | None = None
+    keyed: bool = False
+    """Its value is for each key apart: the holders are in the groups of its keys."""
     disagree: tuple[tuple[str, int | None], ...] = ()
     """(declarer, value) of live declarations that differ from the value in force."""
 

@@ -26,8 +26,8 @@ def test_a_full_limit_names_holders_and_place(store: Store, headgate: Command) -
     first, second = Hands(store, "mail").claim()
     text = words(store, jobs[4].id)
     assert text.startswith("The job waits for tenant/acme: 2 of 2 units are held by job ")
-    assert f"job {first.job} (worker web-1, since" in text
-    assert f"job {second.job} (worker web-1, since" in text
+    assert f"job {first.job} (worker web-1, for" in text
+    assert f"job {second.job} (worker web-1, for" in text
     assert text.endswith("2 jobs are ahead of it in its lane.")
     assert words(store, jobs[2].id).endswith("It is the first in its lane.")
     assert headgate("jobs", "why", jobs[4].id, "--json").json["code"] == "limit-full"
@@ -90,7 +90,7 @@ def test_times_of_life(store: Store) -> None:
     assert "becomes ready in 89 s" in words(store, later.id)
     hands = Hands(store, "mail")
     claimed = {c.job: c for c in hands.claim()}
-    assert "The job is running on worker web-1 since" in words(store, well.id)
+    assert "The job is running on worker web-1, for" in words(store, well.id)
     error = Failure("ValueError", "bad\nlong story")
     hands.finish(
         Finish(claimed[retried.id].token, "retry", delay=30, error=error),

@@ -38,7 +38,7 @@ def examine(tx: Transaction, liveness: Liveness, *, repair: bool) -> list[Troubl
 
     def found(count: int, what: str, detail: str, mending: str = "") -> None:
         if count:
-            troubles.append(Trouble(what, f"{count} {detail}", mending, repair and bool(mending)))
+            troubles.append(Trouble(what, f"{detail}: {count}", mending, repair and bool(mending)))
 
     check = [row[0] for row in tx.rows("PRAGMA quick_check(5)")]
     if check != ["ok"]:
@@ -46,21 +46,21 @@ def examine(tx: Transaction, liveness: Liveness, *, repair: bool) -> list[Troubl
 
     workers = {row["id"] for row in tx.rows("SELECT id FROM workers")}
     dead = [worker for worker in workers if not liveness.alive(worker)]
-    found(len(dead), "dead-workers", "workers are gone and still registered", "take them away")
+    found(len(dead), "dead-workers", "workers that are gone and still registered", "take them away")
     if repair:
         registry.reap(tx, liveness, registry.names(tx))
 
     workerless = tx.rows(_WORKERLESS)
-    found(len(workerless), "workerless-attempts", "attempts belong to no worker", "lose them")
+    found(len(workerless), "workerless-attempts", "attempts that belong to no worker", "lose them")
     holderless = tx.rows(_HOLDERLESS)
-    found(len(holderless), "holderless-slots", "slots name no running attempt", "release them")
+    found(len(holderless), "holderless-slots", "slots that name no running attempt", "release them")
     nowhere = tx.rows(_NOWHERE)
-    found(len(nowhere), "jobs-nowhere", "jobs are in no state", "put them back into line")
+    found(len(nowhere), "jobs-nowhere", "jobs that are in no state", "put them back into line")
     bodiless = tx.rows(_BODILESS)
-    found(len(bodiless), "bodiless-rows", "places in line have no job", "delete them")
-    found(tx.value(_TWICE), "jobs-twice", "jobs are both running and finished")
+    found(len(bodiless), "bodiless-rows", "places in line that have no job", "delete them")
+    found(tx.value(_TWICE), "jobs-twice", "jobs that are both running and finished")
     strays = liveness.strays(workers)
-    found(len(strays), "stray-locks", "lock files belong to nobody", "delete them")
+    found(len(strays), "stray-locks", "lock files that belong to nobody", "delete them")
 
     if repair:
         from headgate.stores.sqlite.finishing import lose

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headgate.claim import Block, Room
 from headgate.limits import Band, Needs, needs_of
 from headgate.stores.protocol import LimitRecord, QueueRecord, Why, WorkerRecord
+from headgate.stores.sqlite import cataloguing
 from headgate.stores.sqlite.claiming import list_lines
 from headgate.stores.sqlite.database import Row, Transaction
 from headgate.stores.sqlite.inspecting import Q as JOBS
@@ -173,4 +176,11 @@ def groups(tx: Transaction) -> list[str]:
 def limits(tx: Transaction) -> list[LimitRecord]:
     """Limits and groups, the busiest keys of keyed limits included (those that hold)."""
     values = Values(tx)
-    return [limit_record(tx, values, group) for group in groups(tx)]
+    keyed = {
+        use.name
+        for spec in cataloguing.every(tx)
+        for use in (*spec.limits, *(member for members in spec.one_of for member in members))
+        if use.key is not None or use.callable
+    }
+    records = [limit_record(tx, values, group) for group in groups(tx)]
+    return [replace(r, keyed=True) if r.group in keyed else r for r in records]
