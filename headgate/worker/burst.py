@@ -23,9 +23,8 @@ def left_over(
         return []
     causes = Counter((job.task, _cause(store, job, tasks, queues, closed)) for job in jobs)
     more = store.count(waiting) > len(jobs)
-    lines = [
-        f"left: {'more than ' if more else ''}{len(jobs)} job{'' if len(jobs) == 1 else 's'} that could not run here"
-    ]
+    many = f"{'more than ' if more else ''}{len(jobs)} job{'' if len(jobs) == 1 else 's'}"
+    lines = [f"left: {many} that could not run here"]
     lines += [f"left: {n} of task {task!r}: {why}" for (task, why), n in causes.most_common(20)]
     return lines
 
