@@ -96,6 +96,11 @@ def _queue_closed(why: Why, now: float, names: Names) -> str:
 
 
 def _unknown_task(why: Why, now: float, names: Names) -> str:
+    if why.detail:
+        return (
+            "No worker is running. Start one whose app declares task"
+            f" {why.job.task!r}: `headgate worker MODULE:APP`."
+        )
     return (
         f"No running worker knows task {why.job.task!r}. Start one whose app declares it, or"
         " check the name."
@@ -218,7 +223,9 @@ _SENTENCES: dict[str, Callable[[Why, float, Names], str]] = {
     "done": _done,
 }
 
-_DETAIL_TOLD = frozenset(("done", "queue-paused", "queue-closed", "reserved", "unrouted"))
+_DETAIL_TOLD = frozenset(
+    ("done", "queue-paused", "queue-closed", "reserved", "unrouted", "unknown-task")
+)
 
 
 # --- parts of sentences -----------------------------------------------------------------

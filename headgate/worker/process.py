@@ -25,7 +25,7 @@ from headgate.clock import Clock
 from headgate.errors import HeadgateError, StoreError
 from headgate.stores import settled
 from headgate.worker.board import Board
-from headgate.worker.channel import Channel, Message
+from headgate.worker.channel import Channel
 from headgate.worker.logs import set_up_logging
 from headgate.worker.loop import End, Plan, WorkLoop
 from headgate.worker.options import DEFAULT_CONCURRENCY, WorkerOptions
@@ -132,10 +132,15 @@ class Process:
             loop.add_signal_handler(number, self._work.stop, self._options.shutdown_timeout)
         if self._channel.pending:
             self._hear()
-        return await self._work.run(ready=lambda: self._say({"ready": True}))
+        return await self._work.run(ready=lambda: self._ready(target, plan))
 
-    def _say(self, message: Message) -> None:
-        self._channel.send(message)
+    def _ready(self, target: Target, plan: Plan) -> None:
+        self._channel.send({"ready": True})
+        log.info(
+            "%s is ready: %d tasks, %d jobs at once, %s, %s",
+            *(plan.name, len(target.app.tasks), plan.concurrency),
+            *(f"queues {', '.join(plan.queues)}" if plan.queues else "all queues", plan.url),
+        )
 
     def _hear(self) -> None:
         assert self._work is not None

@@ -76,11 +76,14 @@ def test_queue_worker_task_turn(store: Store) -> None:
     publish(store)
     one = job("mail", queue="slow")
     store.submit([one])
+    assert words(store, one.id).startswith("No worker is running. Start one whose app declares")
+    other = Hands(store, "resize")
     assert "No running worker knows task 'mail'" in words(store, one.id)
+    store.unregister(other.id)
     Hands(store, "mail")
     assert "waits for a worker with room" in words(store, one.id)
     store.pause_queue("slow", True, "ann", "backup")
-    assert words(store, one.id).startswith("Queue slow is paused (by ann backup)")
+    assert words(store, one.id).startswith("Queue slow is paused (by ann: backup)")
 
 
 def test_times_of_life(store: Store) -> None:

@@ -70,7 +70,7 @@ def why(tx: Transaction, liveness: Liveness, id: str) -> Why:
     place = {"ahead": min(ahead, 1000), "ahead_bounded": ahead > 1000}
     paused = tx.row("SELECT who, reason FROM queues WHERE name = ? AND paused = 1", (job.queue,))
     if paused is not None:
-        detail = " ".join(part for part in (paused["who"], paused["reason"]) if part)
+        detail = ": ".join(part for part in (paused["who"], paused["reason"]) if part)
         return Why(job, "queue-paused", detail=detail, **place)
     block, groups = blocked_by(tx, job.needs, _lane_text(row))
     if block is not None:
@@ -87,7 +87,8 @@ def why(tx: Transaction, liveness: Liveness, id: str) -> Why:
             )
         return Why(job, code, groups=groups, holders=holders, detail=detail or "", **place)
     if not any(job.task in worker.tasks for worker in workers):
-        return Why(job, "unknown-task", **place)
+        detail = "" if workers else "no worker is running"
+        return Why(job, "unknown-task", detail=detail, **place)
     serving = [
         w for w in workers if job.task in w.tasks and (not w.queues or job.queue in w.queues)
     ]
