@@ -137,7 +137,7 @@ class Process:
     def _ready(self, target: Target, plan: Plan) -> None:
         self._channel.send({"ready": True})
         log.info(
-            "%s is ready: %d tasks, %d jobs at once, %s, %s",
+            "%s is ready: tasks %d, jobs at once %d, %s, %s",
             *(plan.name, len(target.app.tasks), plan.concurrency),
             *(f"queues {', '.join(plan.queues)}" if plan.queues else "all queues", plan.url),
         )

@@ -67,7 +67,7 @@ def test_processes_share_the_work_under_names_of_their_own(site: Site) -> None:
 def test_says_that_it_is_ready(site: Site) -> None:
     tree = site.start("--name", "web-1", "--concurrency", "7", "--queues", "mail,slow")
     wait_until(lambda: "web-1 is ready: " in tree.output())
-    assert f"7 jobs at once, queues mail, slow, {site.url}" in tree.output()
+    assert f"jobs at once 7, queues mail, slow, {site.url}" in tree.output()
     assert tree.stop() == 0
 
 
