@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from headgate.jobs import Claimed
 from headgate.limits import Need, Needs
 from headgate.stores import open_store
+from headgate.stores.protocol import SlotRecord, SlotRequest
 
 from .conftest import STORES, HandClock, Rig
 
@@ -32,8 +33,17 @@ all_of = st.one_of(
     st.builds(lambda u: (Need("api", None, u),), units),
     st.builds(lambda k, u: (Need("tenant", k, u),), keys, units),
     st.builds(lambda k, u: (Need("api"), Need("tenant", k, u)), keys, units),
+    st.builds(lambda g, u: (Need.named(g, u),), st.sampled_from(["api", "tenant/a"]), units),
+    st.builds(lambda u: (Need("tenant", None, u),), units),
 )
-one_of = st.sampled_from([(), ((Need("host-a"), Need("host-b")),)])
+one_of = st.sampled_from(
+    [
+        (),
+        ((Need("host-a"), Need("host-b")),),
+        ((Need("host-a", None, 2), Need("host-b")),),
+        ((Need("host-a", "a"), Need("host-a", "b"), Need("host-b")),),
+    ]
+)
 all_needs = st.builds(Needs, all_of, one_of)
 
 
@@ -53,6 +63,8 @@ class Store(RuleBasedStateMachine):
         self.rig = Rig(store, self.clock)
         self.limits: dict[str, int | None] = {"api": 4, "tenant": 3, "host-a": 2, "host-b": 1}
         self.paused: set[str] = set()
+        self.by_hand: list[SlotRecord] = []
+        self.released: set[int] = set()
         self.rig.declare(api=4, tenant=3, host_a=2, host_b=1)
         self.hands = [self.rig.hand("x"), self.rig.hand("y")]
         self.needs: dict[str, Needs] = {}
@@ -67,12 +79,14 @@ class Store(RuleBasedStateMachine):
         held: Counter[str] = Counter()
         for claimed in self.running():
             wanted = {need.group: need.units for need in self.needs[claimed.job]}
-            for group, _ in claimed.groups:
+            for group, _ in claimed.groups if claimed.token not in self.released else ():
                 held[group] += wanted[group]
+        for slot in self.by_hand:
+            held[slot.group] += slot.units
         return held
 
     def limit_of(self, group: str) -> int | None:
-        return self.limits[group.partition("/")[0]]
+        return self.limits.get(group, self.limits[group.partition("/")[0]])
 
     @rule(needs=all_needs, turn=keys, count=st.integers(1, 4), priority=st.sampled_from([0, 5]))
     def submit(self, needs: Needs, turn: str, count: int, priority: int) -> None:
@@ -107,12 +121,14 @@ class Store(RuleBasedStateMachine):
     def nothing_claimable_is_left(self, which: int) -> None:
         """I5: a worker with room that got less than it could take left nothing that fits."""
         held = self.held()
-        reserved = {g for g in NAMES if self.rig.store.values([g])[g].reserved_by is not None}
+        groups = {n.group for needs in self.needs.values() for n in needs}
+        records = self.rig.store.values(groups).values()
+        reserved = {record.group for record in records if record.reserved_by is not None}
         busy = {claimed.job for claimed in self.running()}
 
         def fits(need: Need) -> bool:
             limit = self.limit_of(need.group)
-            free = need.name not in self.paused and need.name not in reserved
+            free = need.limit not in self.paused and not reserved & {need.group, need.limit}
             return free and (limit is None or held[need.group] + need.units <= limit)
 
         for id, needs in self.needs.items():
@@ -154,10 +170,52 @@ class Store(RuleBasedStateMachine):
         if id not in self.over and record.state == "cancelled":
             self.over[id] = "cancelled"
 
-    @rule(name=st.sampled_from(NAMES), value=st.one_of(st.none(), st.integers(0, 5)))
+    @rule(
+        name=st.sampled_from([*NAMES, "tenant/a", "host-a/b"]),
+        value=st.one_of(st.none(), st.integers(0, 5)),
+    )
     def set_limit(self, name: str, value: int | None) -> None:
         self.rig.set_limit(name, value)
         self.limits[name] = value
+
+    @rule(
+        group=st.sampled_from(["api", "tenant", "tenant/a", "host-b"]),
+        units=units,
+        waited=st.sampled_from([0.0, 9.0]),
+    )
+    def take_by_hand(self, group: str, units: int, waited: float) -> None:
+        limit = self.limit_of(group)
+        if limit is not None and 0 < limit < units:
+            return
+        held = self.held()[group]
+        request = SlotRequest(group, "me", "here", lease=1e6, units=units, waited=waited)
+        slot = self.rig.store.take_slot(request)
+        if slot is not None:
+            assert limit is None or held + units <= limit, "I1: by hand"
+            assert group.partition("/")[0] not in self.paused
+            self.by_hand.append(slot)
+
+    @precondition(lambda self: self.by_hand)
+    @rule()
+    def give_back_by_hand(self) -> None:
+        slot = self.by_hand.pop()
+        assert self.rig.store.drop_slot(slot.group, slot.slot, slot.token)
+        assert not self.rig.store.drop_slot(slot.group, slot.slot, slot.token), "I4"
+
+    @precondition(lambda self: self.running())
+    @rule(data=st.data(), waited=st.sampled_from([0.0, 9.0]))
+    def release_or_retake(self, data: st.DataObject, waited: float) -> None:
+        attempt = data.draw(st.sampled_from(sorted(self.running(), key=lambda c: c.token)))
+        if attempt.token not in self.released:
+            assert self.rig.store.release_groups(attempt.token)
+            self.released.add(attempt.token)
+        elif self.rig.store.retake_groups(attempt.token, waited):
+            self.released.discard(attempt.token)
+            after = self.held()
+            for group, _ in attempt.groups:
+                limit = self.limit_of(group)
+                assert limit is None or after[group] <= limit, "I1: taken again"
+                assert group.partition("/")[0] not in self.paused
 
     @rule(name=st.sampled_from(NAMES))
     def pause(self, name: str) -> None:
@@ -172,7 +230,9 @@ class Store(RuleBasedStateMachine):
         if not hasattr(self, "rig"):
             return
         # I6: open every limit; all that was submitted ends, and nothing is held.
-        for name in NAMES:
+        while self.by_hand:
+            self.give_back_by_hand()
+        for name in (*NAMES, "tenant/a", "host-a/b"):
             self.rig.pause(name, False)
             self.rig.set_limit(name, 5)
         for _ in range(500):
