@@ -32,7 +32,7 @@ def test_a_timeout_counts_as_an_error(site: Site, kind: str) -> None:
     tree = site.start()
     site.ready()
     # A time-out counts from the claim, so it covers the start of an isolated process too.
-    timeout = 2.0 if kind == "isolated" else 0.3
+    timeout = 4.0 if kind == "isolated" else 0.3
     job = KINDS[kind].using(timeout=timeout, retries=1).submit()
     site.wait_for("running", count=2)
     record = site.until_done(job.id)
