@@ -25,7 +25,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python -m bench $(SCENARIO)
 
 prove-exactness: $(VENV)/.ready
-	HEADGATE_PROOF=full $(BIN)/pytest -s tests/exactness $(ARGS)
+	HEADGATE_PROOF=full $(BIN)/pytest -s tests/exactness tests/conformance $(ARGS)
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .

@@ -32,12 +32,17 @@ class HandClock(Clock):
 
     def __init__(self) -> None:
         self.time = 1_800_000_000.0
+        self.jumped = 0.0
 
     def now(self) -> float:
-        return self.time
+        return self.time + self.jumped
 
     def boot(self) -> float:
         return self.time - 1_700_000_000.0
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the wall clock; no time passes."""
+        self.jumped += seconds
 
     def advance(self, seconds: float) -> None:
         self.time += seconds

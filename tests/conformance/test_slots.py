@@ -188,3 +188,20 @@ def test_room_that_no_job_wants_wakes_only_who_waits_by_hand(rig: Rig) -> None:
     assert not work.wait(0), "no worker has use for it"
     work.close()
     room.close()
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_jump_of_the_wall_clock_ends_no_lease_and_prolongs_none(rig: Rig, seconds: float) -> None:
+    rig.declare(gpu=1)
+    rig.submit(needs=need("gpu"))
+    slot = take(rig, lease=30.0)
+    assert slot is not None
+    rig.clock.jump(seconds)
+    hand = rig.hand()
+    assert hand.claim() == [], "the lease runs on"
+    assert rig.held("gpu") == 1
+    rig.clock.advance(31)
+    (claimed,) = hand.claim()
+    rig.clock.jump(seconds)
+    assert rig.held("gpu") == 1, "a job's slot knows no time at all"
+    assert hand.end(claimed)
