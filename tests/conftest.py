@@ -4,9 +4,15 @@ ones (`HEADGATE_PROOF=full`, as `make prove-…` does)."""
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("searching", deadline=None)
 settings.load_profile("searching" if os.environ.get("HEADGATE_PROOF") else "repeatable")
+
+# Under nohup SIGHUP is ignored, and children inherit that: a handler in its place is what
+# they do not inherit, so that the tests of a hang-up mean the same everywhere.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)

@@ -230,3 +230,25 @@ def test_a_closed_store_says_so(url: str) -> None:
     store.close()
     with pytest.raises(StoreError, match="is closed"):
         store.submit([NewJob("task")])
+
+
+OPEN_AND_CLOSE = """
+import sys
+from headgate.jobs import NewJob
+from headgate.stores import open_store
+
+for _ in range(15):
+    store = open_store(sys.argv[1])
+    store.submit([NewJob("task")])
+    store.queues()
+    store.close()
+"""
+
+
+def test_opening_while_others_make_and_close_the_file(tmp_path: Path) -> None:
+    """The last to close a file holds it alone for a moment: who opens it then waits."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    command = [sys.executable, "-c", OPEN_AND_CLOSE, url]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 6, errors

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -169,9 +169,9 @@ class Database:
                 cached_statements=512,
             )
             connection.row_factory = sqlite3.Row
-            connection.execute("PRAGMA busy_timeout = 5000")
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA busy_timeout = 0")
+            # Whoever makes the file, or closes it as the last, holds it alone for a moment,
+            # and SQLite refuses others then without asking its busy handler.
+            self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA foreign_keys = OFF")
             connection.execute("PRAGMA temp_store = MEMORY")
@@ -205,7 +205,7 @@ class Database:
         """
         with self._in_use():
             connection = self.connection()
-            self._begin(connection, timeout)
+            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"), timeout)
             try:
                 transaction = Transaction(connection, self.clock, writes=True)
                 yield transaction
@@ -222,8 +222,8 @@ class Database:
         """A transaction that sees one moment and blocks nobody."""
         with self._in_use():
             connection = self.connection()
+            self._patiently(lambda: take_snapshot(connection))
             try:
-                connection.execute("BEGIN")
                 yield Transaction(connection, self.clock, writes=False)
             except sqlite3.Error as error:
                 raise translate(error, self.url) from error
@@ -249,14 +249,15 @@ class Database:
                 self._users -= 1
                 self._idle.notify_all()
 
-    def _begin(self, connection: sqlite3.Connection, timeout: float) -> None:
-        """Wait for the write lock with short, jittered steps: SQLite's own busy handler
-        sleeps up to 100 ms at a time, which is an age to a job of 10 ms. Who has waited for
-        long steps back a little, so that a lock held for seconds costs no processor."""
+    def _patiently(self, step: Callable[[], object], timeout: float = BUSY_TIMEOUT) -> None:
+        """Repeat a step that finds the file locked, with short, jittered pauses: SQLite's own
+        busy handler sleeps up to 100 ms at a time, which is an age to a job of 10 ms. Who has
+        waited for long steps back a little, so that a lock held for seconds costs no
+        processor."""
         began = time.monotonic()
         while True:
             try:
-                connection.execute("BEGIN IMMEDIATE")
+                step()
             except sqlite3.Error as error:
                 if not is_busy(error):
                     raise translate(error, self.url) from error
@@ -270,6 +271,16 @@ class Database:
                 time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - no secret
             else:
                 return
+
+
+def take_snapshot(connection: sqlite3.Connection) -> None:
+    """Begin to read: BEGIN alone takes nothing, the first look does."""
+    try:
+        connection.execute("BEGIN")
+        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+    except sqlite3.Error:
+        rollback(connection)
+        raise
 
 
 def rollback(connection: sqlite3.Connection) -> None:
