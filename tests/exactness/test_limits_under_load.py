@@ -34,7 +34,8 @@ def test_every_kind_of_limit_with_four_processes(fleet: Fleet) -> None:
     fleet.start("--processes", "4", "--concurrency", "25")
     part = 200 if FULL else 60
     # The tenants first: with 200 of them it is the workers' room that decides, not the limit,
-    # and on a small machine such a burst takes all of the processor.
+    # and on a small machine such a burst takes all of the processor. The use printed below is
+    # therefore that of the other limits by themselves; beside the tenants it is lower.
     names = [f"t{i % 200}" for i in range(5 * part)]
     calls = [scene.per_tenant.call(name, short()) for name in names]
     fleet.submit(calls, [{f"tenant/{name}": 1} for name in names], turns=names)
