@@ -12,6 +12,7 @@ from headgate.errors import Cancel, StaleAttempt
 from headgate.jobs import Claimed, NewJob, Progress
 from headgate.stores.protocol import Store
 from headgate.tasks import Task
+from headgate.worker.execute import delay_before_retry
 from headgate.worker.outcome import Allowance, Stop
 
 _RETAKE_POLL = 1.0
@@ -57,10 +58,7 @@ class Attempt:
         return Allowance(self.claimed.errors, self.task.retries, self._plain_delay)
 
     def _plain_delay(self) -> float:
-        try:
-            return self.task.retry_delay_for(self.claimed.errors + 1, TimeoutError())
-        except Exception:
-            return 1.0  # a user's callable that only knows its own errors
+        return delay_before_retry(self.task, self.claimed.errors, TimeoutError())
 
 
 class Port:

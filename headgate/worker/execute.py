@@ -53,7 +53,7 @@ def run_sync(
                     wait_for(found)
                 except BaseException:
                     _failed_hook(ctx)
-            return ending_of(error, _delay(task, errors, error))
+            return ending_of(error, delay_before_retry(task, errors, error))
 
 
 async def run_async(task: AnyTask, args: str, ctx: Context, hooks: Hooks, errors: int) -> Ending:
@@ -81,7 +81,7 @@ async def run_async(task: AnyTask, args: str, ctx: Context, hooks: Hooks, errors
                     await found
                 except BaseException:
                     _failed_hook(ctx)
-            return ending_of(error, _delay(task, errors, error))
+            return ending_of(error, delay_before_retry(task, errors, error))
 
 
 def _returned(task: AnyTask, value: object) -> Ending:
@@ -91,7 +91,8 @@ def _returned(task: AnyTask, value: object) -> Ending:
         return refused("result", error)
 
 
-def _delay(task: AnyTask, errors: int, error: BaseException) -> float:
+def delay_before_retry(task: AnyTask, errors: int, error: BaseException) -> float:
+    """As the task says; a user's callable that fails must not keep the job from its retry."""
     try:
         return task.retry_delay_for(errors + 1, error)
     except Exception:
