@@ -118,6 +118,12 @@ class Claimed:
     created_at: float = 0.0
     ready_at: float = 0.0
     started_at: float = 0.0
+    chain: str = ""
+    """The groups and units held, as one text: a job reserved ahead runs in the slots of an
+    ended attempt with the same one."""
+    reserved: bool = False
+    """Granted ahead: it may start only when an attempt of the same chain has ended here, in
+    that one's slots."""
 
 
 @dataclass(frozen=True, slots=True)

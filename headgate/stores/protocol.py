@@ -139,6 +139,28 @@ class QueueShare:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """What a worker has of jobs that hold exactly the same groups."""
+
+    places: int
+    """Attempts that run, each with slots that the next may take over."""
+    waiting: float = 0.0
+    """Seconds of work reserved behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A job reserved ahead has started, in the slots of an attempt of this worker's that
+    ended. `owner` is the attempt under which the store still knows those slots; None: the
+    store need not move them, for there are none or this attempt has ended too."""
+
+    token: int
+    owner: int | None
+    ago: float
+    """Seconds since it started."""
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A worker with room asks for work. It gets only tasks that it knows."""
 
@@ -157,6 +179,14 @@ class Claim:
     """Tasks that use a processor each (sync code in threads): of their groups a claim takes
     only an equal part at once, so that they do not all end up in one process."""
     ageing: float | None = None
+    ahead: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds that a job of this task takes at most as a rule, for short tasks only: the next
+    of them may be reserved ahead, to run through slots that this worker holds, one after the
+    other, without a round trip in between."""
+    ahead_room: int = 0
+    """How many more jobs may be reserved ahead."""
+    chains: Mapping[str, Chain] = field(default_factory=dict[str, Chain])
+    """By `Claimed.chain`, what this worker runs and has reserved."""
     hops: int = 2000
     """The budget: how many lanes may be looked at in one claim."""
 
@@ -168,6 +198,9 @@ class Exchange:
     worker: str
     finishes: Sequence[Finish] = ()
     progress: Sequence[Progress] = ()
+    passed: Sequence[Passed] = ()
+    """What was reserved ahead and has started since the last round trip; comes before the
+    finishes."""
     claim: Claim | None = None
 
 
@@ -184,6 +217,8 @@ class Exchanged:
     """(token, reason) of this worker's attempts that somebody wants stopped."""
     unrouted: bool = False
     """Jobs of tasks that this worker knows wait for their stamp: call `unrouted`."""
+    recall: bool = False
+    """Something changed (a limit, a pause): give back what is reserved and has not started."""
     dead: bool = False
     """This worker was declared dead (or never registered): nothing was claimed, every finish
     was stale. It must stop its code and end."""
@@ -355,7 +390,14 @@ class Store(Protocol):
     def renew(self, worker: str) -> bool: ...
     def mark(self, worker: str, state: str) -> None: ...
     def unregister(self, worker: str) -> None: ...
-    def declare_dead(self, worker: str, reason: str) -> None: ...
+    def declare_dead(
+        self, worker: str, reason: str, started: frozenset[int] | None = None
+    ) -> None:
+        """Its attempts are lost. `started`: the tokens reserved ahead of which it is known that
+        they had started; the other reserved ones go back unspent. None: nobody knows, so all
+        of them are lost attempts."""
+        ...
+
     def exchange(self, exchange: Exchange) -> Exchanged: ...
     def extend(self, token: int, seconds: float) -> bool: ...
     def release_groups(self, token: int) -> bool: ...

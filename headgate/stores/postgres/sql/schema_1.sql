@@ -1,0 +1,246 @@
+-- A state change is a row that moves between these tables in one transaction.
+-- Times are seconds since the epoch by this server's clock. Texts that order a line compare
+-- byte by byte, as in every other store.
+
+CREATE SEQUENCE headgate.places AS bigint;
+CREATE SEQUENCE headgate.tokens AS bigint;
+
+CREATE TABLE headgate.counters (name text PRIMARY KEY, value bigint NOT NULL);
+INSERT INTO headgate.counters (name, value) VALUES ('limits', 0);
+
+-- The body of a job, written once. `place` is its place in line; it changes only when a
+-- delayed or snoozed job takes a new one, or a worker stamps a job submitted by name.
+CREATE TABLE headgate.jobs (
+    n bigint PRIMARY KEY,
+    id uuid NOT NULL UNIQUE,
+    task text NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    priority smallint NOT NULL,
+    band text COLLATE "C" NOT NULL,
+    turn text COLLATE "C" NOT NULL,
+    lane text COLLATE "C" NOT NULL,
+    place bigint NOT NULL,
+    args text NOT NULL,
+    options text NOT NULL,
+    needs text NOT NULL,
+    carried text,
+    created_at float8 NOT NULL,
+    run_at float8,
+    expires float8,
+    expires_at float8,
+    max_lost integer NOT NULL,
+    idempotency_key text,
+    parent text
+);
+CREATE INDEX jobs_expiring ON headgate.jobs (expires_at) WHERE expires_at IS NOT NULL;
+
+-- What may be claimed, in the order of claims. The only table a claim scans.
+CREATE TABLE headgate.ready (
+    queue text COLLATE "C" NOT NULL,
+    priority smallint NOT NULL,
+    band text COLLATE "C" NOT NULL,
+    turn text COLLATE "C" NOT NULL,
+    lane text COLLATE "C" NOT NULL,
+    place bigint NOT NULL,
+    job bigint NOT NULL,
+    attempt integer NOT NULL,
+    since float8 NOT NULL,
+    PRIMARY KEY (queue, priority, band, turn, lane, place)
+);
+
+-- What is not due yet. `keeps_place`: a retry; else the job takes its place when it is due.
+CREATE TABLE headgate.scheduled (
+    run_at float8 NOT NULL,
+    job bigint NOT NULL,
+    attempt integer NOT NULL,
+    keeps_place boolean NOT NULL,
+    reason text NOT NULL,
+    PRIMARY KEY (run_at, job)
+);
+CREATE UNIQUE INDEX scheduled_job ON headgate.scheduled (job);
+
+-- Jobs whose task nobody has stamped yet.
+CREATE TABLE headgate.unrouted (
+    task text COLLATE "C" NOT NULL,
+    job bigint NOT NULL,
+    PRIMARY KEY (task, job)
+);
+
+-- Attempts. `slots` is [[group, slot, units], …]; `reserved`: granted ahead, to run in a slot
+-- of the same worker's once that is free, not started as far as the store knows.
+CREATE TABLE headgate.running (
+    token bigint PRIMARY KEY,
+    job bigint NOT NULL UNIQUE,
+    worker text NOT NULL,
+    attempt integer NOT NULL,
+    started_at float8 NOT NULL,
+    ready_at float8 NOT NULL,
+    slots text NOT NULL,
+    reserved boolean NOT NULL DEFAULT false,
+    op bigint NOT NULL DEFAULT 0,
+    progress float8,
+    progress_text text NOT NULL DEFAULT '',
+    overdue text NOT NULL DEFAULT '',
+    released boolean NOT NULL DEFAULT false
+);
+
+-- One row per holder, reused in place: `token` is null while nobody holds it. It lives by its
+-- worker, or by its own end, or both.
+CREATE TABLE headgate.slots (
+    grp text COLLATE "C" NOT NULL,
+    slot integer NOT NULL,
+    token bigint,
+    holder text NOT NULL,
+    job bigint,
+    worker text,
+    worker_name text NOT NULL,
+    units integer NOT NULL,
+    since float8 NOT NULL,
+    ends float8,
+    PRIMARY KEY (grp, slot)
+) WITH (fillfactor = 50);
+
+-- Attempts before the last one; the last stands with the end of its job.
+CREATE TABLE headgate.attempts (
+    job bigint NOT NULL,
+    token bigint NOT NULL,
+    attempt integer NOT NULL,
+    worker text NOT NULL,
+    started_at float8 NOT NULL,
+    ended_at float8 NOT NULL,
+    outcome text NOT NULL,
+    reason text NOT NULL,
+    slots text NOT NULL,
+    error text,
+    PRIMARY KEY (job, token)
+);
+
+-- Jobs that are over. `token` and what follows it tell the last attempt, if there was one.
+CREATE TABLE headgate.finished (
+    job bigint PRIMARY KEY,
+    state text NOT NULL,
+    reason text NOT NULL,
+    result text,
+    error text,
+    attempt integer NOT NULL,
+    at float8 NOT NULL,
+    token bigint,
+    outcome text,
+    worker text,
+    started_at float8,
+    slots text
+);
+CREATE INDEX finished_at ON headgate.finished (at);
+
+CREATE TABLE headgate.idempotency (
+    key text PRIMARY KEY,
+    job bigint NOT NULL,
+    digest text NOT NULL
+);
+
+CREATE TABLE headgate.cancels (
+    job bigint PRIMARY KEY,
+    at float8 NOT NULL,
+    who text NOT NULL,
+    reason text NOT NULL
+);
+
+-- Limits: an operator's word, what files and code declare, what jobs carried.
+CREATE TABLE headgate.overrides (
+    grp text COLLATE "C" PRIMARY KEY,
+    value integer,
+    has_value boolean NOT NULL,
+    paused boolean NOT NULL,
+    who text NOT NULL,
+    reason text NOT NULL,
+    at float8 NOT NULL
+);
+
+CREATE TABLE headgate.declared (
+    name text COLLATE "C" NOT NULL,
+    source text NOT NULL,
+    declarer text NOT NULL,
+    value integer,
+    release text NOT NULL,
+    at float8 NOT NULL,
+    PRIMARY KEY (name, source, declarer)
+);
+
+CREATE TABLE headgate.carried (
+    grp text COLLATE "C" PRIMARY KEY,
+    value integer,
+    at float8 NOT NULL
+);
+
+-- A wide lane that waited too long gathers units in these groups.
+CREATE TABLE headgate.reservations (
+    grp text COLLATE "C" PRIMARY KEY,
+    lane text NOT NULL,
+    job bigint NOT NULL,
+    units integer NOT NULL,
+    ends float8 NOT NULL
+);
+
+-- A worker found this group full while another held it: who chains short jobs through its
+-- slots lets go of them then.
+CREATE TABLE headgate.refused (
+    grp text COLLATE "C" PRIMARY KEY,
+    worker text NOT NULL,
+    at float8 NOT NULL
+);
+
+CREATE TABLE headgate.catalogue (
+    name text COLLATE "C" PRIMARY KEY,
+    task text NOT NULL,
+    spec text NOT NULL,
+    release text NOT NULL,
+    at float8 NOT NULL
+);
+
+CREATE TABLE headgate.queues (
+    name text COLLATE "C" PRIMARY KEY,
+    paused boolean NOT NULL,
+    who text NOT NULL,
+    reason text NOT NULL,
+    at float8 NOT NULL
+);
+
+CREATE TABLE headgate.workers (
+    id text PRIMARY KEY,
+    name text NOT NULL,
+    keeper text NOT NULL,
+    host text NOT NULL,
+    pid integer NOT NULL,
+    queues text NOT NULL,
+    tasks text NOT NULL,
+    concurrency integer NOT NULL,
+    started_at float8 NOT NULL,
+    state text NOT NULL,
+    lease float8 NOT NULL
+);
+
+-- One row per worker, so that a heartbeat is one write that nothing else waits for. A row
+-- marked dead is never renewed again.
+CREATE TABLE headgate.leases (
+    worker text PRIMARY KEY,
+    ends float8 NOT NULL,
+    dead boolean NOT NULL DEFAULT false
+) WITH (fillfactor = 50);
+
+-- Who sleeps until something rings; nobody is notified of what nobody listens for.
+CREATE TABLE headgate.ears (
+    what text NOT NULL,
+    listener text NOT NULL,
+    ends float8 NOT NULL,
+    PRIMARY KEY (what, listener)
+) WITH (fillfactor = 50);
+
+CREATE TABLE headgate.events (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at float8 NOT NULL,
+    kind text NOT NULL,
+    subject text NOT NULL,
+    who text NOT NULL,
+    data text NOT NULL
+);
+CREATE INDEX events_at ON headgate.events (at);
