@@ -207,7 +207,9 @@ class Claimer:
         """Tell, ask, and act on the answer; how long to sleep then."""
         claim = self._claim()
         finishes, progress = dict(self.outbox.finishes), dict(self.outbox.progress)
-        exchange = Exchange(self._worker, tuple(finishes.values()), tuple(progress.values()), claim)
+        exchange = Exchange(
+            self._worker, tuple(finishes.values()), tuple(progress.values()), claim=claim
+        )
         try:
             answer = await self._loop.run_in_executor(self._thread, self.store.exchange, exchange)
         except (StoreBusy, StoreUnavailable) as error:

@@ -78,7 +78,7 @@ class Hand:
         progress: Sequence[Progress] = options.pop("progress", ())
         tasks = options.pop("tasks", self.tasks)
         claim = Claim(room, frozenset(tasks), self.state, running=by_turn, **options)
-        got = self.rig.store.exchange(Exchange(self.id, finishes, progress, claim))
+        got = self.rig.store.exchange(Exchange(self.id, finishes, progress, claim=claim))
         for finish in finishes:
             self.running.pop(finish.token, None)
         self.running.update({claimed.token: claimed for claimed in got.claimed})

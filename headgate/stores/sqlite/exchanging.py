@@ -20,9 +20,10 @@ def exchange(
     workers = registry.names(tx)
     name = workers.pop(exchange.worker, None)
     if name is None:
-        stale = {f.token for f in exchange.finishes} | {p.token for p in exchange.progress}
+        stale = {f.token for f in (*exchange.passed, *exchange.finishes, *exchange.progress)}
         return Exchanged(stale=frozenset(stale), dead=True), []
-    stale = finishing.finish_all(tx, exchange.worker, name, exchange.finishes)
+    stale = finishing.pass_on(tx, exchange.worker, exchange.passed)
+    stale |= finishing.finish_all(tx, exchange.worker, name, exchange.finishes)
     stale |= finishing.report_progress(tx, exchange.worker, exchange.progress)
     lost = registry.reap(tx, liveness, workers)
     seen = glance(tx)

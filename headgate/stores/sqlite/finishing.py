@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from headgate.jobs import Failure, Finish, Progress
+from headgate.stores.protocol import Passed
 from headgate.stores.sqlite import moves, submitting
 from headgate.stores.sqlite.database import Row, Transaction
 from headgate.stores.sqlite.events import record
@@ -14,6 +15,36 @@ from headgate.stores.sqlite.queries import Queries
 Q = Queries("finish")
 
 RETRY_FLOOR = 1.0
+
+
+def pass_on(tx: Transaction, worker: str, passed: Sequence[Passed]) -> set[int]:
+    """What was reserved ahead has started, in the slots of attempts that ended; the tokens
+    that are not this worker's any more are stale.
+
+    Comes before the finishes of the same round trip: they delete the slots that are still
+    under their token, and by then these are under the token of who uses them now.
+    """
+    return {one.token for one in passed if not pass_one(tx, worker, one)}
+
+
+def pass_one(tx: Transaction, worker: str, passed: Passed) -> bool:
+    own = tx.row(Q.mine, {"token": passed.token, "worker": worker})
+    if own is None:
+        return False
+    if not own["reserved"]:
+        return True  # told before, and the answer was lost: it runs in its slots already
+    at, slots = tx.now - max(0.0, passed.ago), own["slots"]
+    if passed.owner is not None:
+        owner = tx.row(Q.mine, {"token": passed.owner, "worker": worker})
+        # The fence on the other side: an owner that was declared lost has given its slots
+        # away, and who took them over has none.
+        if owner is None:
+            return False
+        slots = owner["slots"]
+        # The end that `extend_lease` gave them was for the attempt before.
+        tx.run(Q.pass_slots, {"token": passed.token, "owner": passed.owner, "at": at})
+    tx.run(Q.start_reserved, {"token": passed.token, "at": at, "slots": slots})
+    return True
 
 
 def finish_all(tx: Transaction, worker: str, name: str, finishes: Sequence[Finish]) -> set[int]:
@@ -30,13 +61,16 @@ def finish_one(tx: Transaction, worker: str, name: str, finish: Finish) -> bool:
     job, attempt = running["job"], running["attempt"]
     leave(tx, running)
     outcome, cancelled = finish.outcome, running["cancelled"]
+    if running["reserved"] and outcome in ("cancelled", "returned"):
+        give_back(tx, running, finish.reason if outcome == "cancelled" else cancelled)
+        return True
     if cancelled is not None and outcome in ("retry", "snoozed", "interrupted", "returned"):
         # Somebody cancelled it while it ran: it does not come back.
         archive(tx, running, name, "cancelled", cancelled, finish.error)
         moves.conclude(tx, job, "cancelled", cancelled, attempt=attempt)
         return True
     if outcome == "returned":
-        moves.back(tx, job, attempt - 1)
+        give_back(tx, running, None)
         return True
     archive(tx, running, name, outcome, finish.reason, finish.error)
     if outcome == "interrupted":
@@ -70,10 +104,22 @@ def leave(tx: Transaction, running: Row, *, lost: bool = False) -> None:
         if lost:
             params = {"token": token, "boot": tx.boot, "boot_id": tx.boot_id}
             tx.run(Q.keep_extended_slots, params)
-            tx.run("DELETE FROM slots WHERE token = :token AND worker IS NOT NULL", params)
+            sql = "DELETE FROM slots WHERE token = :token AND worker IS NOT NULL"
+            gone = tx.run(sql, params).rowcount
         else:
-            tx.run(Q.delete_slots, {"token": token})
-        tx.freed.update({group: units for group, _, units in json.loads(running["slots"])})
+            gone = tx.run(Q.delete_slots, {"token": token}).rowcount
+        # None: they were passed on, and somebody runs in them.
+        if gone:
+            tx.freed.update({group: units for group, _, units in json.loads(running["slots"])})
+
+
+def give_back(tx: Transaction, running: Row, cancelled: str | None) -> None:
+    """The attempt never started: as if it had not been granted, unless somebody cancelled it."""
+    job, attempt = running["job"], running["attempt"] - 1
+    if cancelled is not None:
+        moves.conclude(tx, job, "cancelled", cancelled, attempt=attempt)
+    else:
+        moves.back(tx, job, attempt, since=running["ready_at"])
 
 
 def archive(
@@ -97,10 +143,21 @@ def archive(
     )
 
 
-def lose(tx: Transaction, token: int, worker: str, reason: str) -> None:
-    """The attempt is lost with its worker: the job goes back, or fails as lost."""
+def lose(
+    tx: Transaction,
+    token: int,
+    worker: str,
+    reason: str,
+    started: frozenset[int] | None = None,
+) -> None:
+    """The attempt is lost with its worker: the job goes back, or fails as lost. What was
+    reserved ahead goes back unspent when it is known that it is not among the `started`."""
     running = tx.row(Q.running, {"token": token})
     if running is None:
+        return
+    if running["reserved"] and started is not None and token not in started:
+        leave(tx, running)
+        give_back(tx, running, running["cancelled"])
         return
     job, attempt = running["job"], running["attempt"]
     leave(tx, running, lost=True)

@@ -18,8 +18,8 @@ Q = Queries("jobs")
 # Which rows of which table are the jobs of a state; the driving table decides the order.
 _STATE_TABLES: dict[State, str] = {
     "scheduled": "j.n IN (SELECT job FROM scheduled)",
-    "running": "j.n IN (SELECT job FROM running)",
-    "ready": "f.job IS NULL AND r.job IS NULL AND s.job IS NULL",
+    "running": "j.n IN (SELECT job FROM running WHERE reserved = 0)",
+    "ready": "f.job IS NULL AND s.job IS NULL AND (r.job IS NULL OR r.reserved = 1)",
     "succeeded": "f.state = 'succeeded'",
     "failed": "f.state = 'failed'",
     "cancelled": "f.state = 'cancelled'",
@@ -95,6 +95,9 @@ def to_record(row: Row) -> JobRecord:
     reason, attempt, slots = "", 0, "[]"
     if row["f_state"] is not None:
         state, reason, attempt = row["f_state"], row["f_reason"], row["f_attempt"]
+    elif row["reserved"]:
+        # Granted ahead to a worker that has not started it: it may still come back.
+        state, attempt = "ready", row["r_attempt"] - 1
     elif row["token"] is not None:
         state, attempt, slots = "running", row["r_attempt"], row["slots"]
         reason = row["overdue"] and f"overdue: {row['overdue']}"
@@ -107,6 +110,7 @@ def to_record(row: Row) -> JobRecord:
     else:
         state, attempt = "ready", row["q_attempt"] or 0
         reason = "" if row["band"] else "unrouted"
+    started = row["token"] is not None and not row["reserved"]
     return JobRecord(
         id=row["id"],
         task=row["task"],
@@ -121,12 +125,12 @@ def to_record(row: Row) -> JobRecord:
         created_at=row["created_at"],
         run_at=row["s_run_at"] if row["s_run_at"] is not None else row["run_at"],
         ready_at=row["since"] if row["since"] is not None else row["ready_at"],
-        started_at=row["started_at"],
+        started_at=row["started_at"] if started else None,
         finished_at=row["f_at"],
         expires_at=row["expires_at"],
         attempt=attempt,
-        token=row["token"],
-        worker=row["worker_name"] or row["worker"],
+        token=row["token"] if started else None,
+        worker=(row["worker_name"] or row["worker"]) if started else None,
         groups=tuple(group for group, _, _ in json.loads(slots)),
         progress=row["progress"],
         progress_text=row["progress_text"] or "",
@@ -207,6 +211,8 @@ def expire(tx: Transaction, limit: int = 500) -> int:
     expired = 0
     for found in tx.rows(Q.expiring, {"now": tx.now, "limit": limit}):
         row = job_row(tx, found["id"])
+        if row["reserved"]:
+            continue  # it starts in a moment, or comes back and is looked at again
         started = row["q_attempt"] or row["s_attempt"]
         if row["f_state"] is None and row["token"] is None and not started:
             take_out_of_line(tx, row)

@@ -27,13 +27,14 @@ _LANE = ("queue", "priority", "band", "turn", "lane", "place")
 def queues(tx: Transaction) -> list[QueueRecord]:
     waiting = set(list_lines(tx))
     running = {row["queue"]: row["n"] for row in tx.rows(Q.queue_running)}
+    reserved = {row["queue"]: row["n"] for row in tx.rows(Q.queue_reserved)}
     scheduled = {r["queue"]: r["n"] for r in tx.rows(Q.queue_scheduled, {"limit": BOUND})}
     settings = {row["name"]: row for row in tx.rows("SELECT * FROM queues")}
-    names = waiting | set(running) | set(scheduled) | set(settings)
+    names = waiting | set(running) | set(reserved) | set(scheduled) | set(settings)
     found: list[QueueRecord] = []
     for name in sorted(names):
         params = {"queue": name, "limit": BOUND}
-        count = tx.value(Q.queue_waiting, params)
+        count = min(BOUND, tx.value(Q.queue_waiting, params) + reserved.get(name, 0))
         setting = settings.get(name)
         found.append(
             QueueRecord(
@@ -63,6 +64,9 @@ def why(tx: Transaction, liveness: Liveness, id: str) -> Why:
     workers = [w for w in records(tx, liveness) if w.state != "dead"]
     if job.state == "scheduled":
         return Why(job, "retry" if job.reason == "retry" else "scheduled", until=job.run_at)
+    if row["reserved"]:
+        worker = row["worker_name"] or row["worker"]
+        return Why(job, "turn", detail=f"worker {worker} has it reserved and starts it next")
     if not row["band"]:
         known = any(job.task in worker.tasks for worker in workers)
         return Why(job, "unrouted", detail="" if known else "no live worker knows the task")

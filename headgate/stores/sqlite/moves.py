@@ -34,9 +34,10 @@ def conclude(
     tx.ring("done")
 
 
-def back(tx: Transaction, job: int, attempt: int) -> None:
-    """Back into line, at the place it had."""
-    tx.run(Q.insert_ready, {"job": job, "attempt": attempt, "since": tx.now})
+def back(tx: Transaction, job: int, attempt: int, *, since: float | None = None) -> None:
+    """Back into line, at the place it had; `since` when it never left it to run."""
+    params = {"job": job, "attempt": attempt, "since": tx.now if since is None else since}
+    tx.run(Q.insert_ready, params)
     tx.ring("work")
 
 

@@ -43,18 +43,26 @@ def reap(tx: Transaction, liveness: Liveness, workers: dict[str, str]) -> list[s
     return gone
 
 
-def declare_dead(tx: Transaction, worker: str, reason: str) -> bool:
+def declare_dead(
+    tx: Transaction, worker: str, reason: str, started: frozenset[int] | None = None
+) -> bool:
     """The keeper's word: it has ended all that belonged to this worker."""
     name = known(tx, worker)
     if name is not None:
-        remove(tx, worker, name, reason)
+        remove(tx, worker, name, reason, started)
     return name is not None
 
 
-def remove(tx: Transaction, worker: str, name: str, reason: str) -> None:
+def remove(
+    tx: Transaction,
+    worker: str,
+    name: str,
+    reason: str,
+    started: frozenset[int] | None = None,
+) -> None:
     running = tx.rows(finishing.Q.running_of_worker, {"worker": worker})
     for row in running:
-        finishing.lose(tx, row["token"], name, reason)
+        finishing.lose(tx, row["token"], name, reason, started)
     tx.run("DELETE FROM workers WHERE id = ?", (worker,))
     record(tx, "worker_lost", name, worker, reason=reason, attempts=len(running))
     tx.ring("work")
@@ -81,7 +89,9 @@ def known(tx: Transaction, worker: str) -> str | None:
 def records(tx: Transaction, liveness: Liveness) -> list[WorkerRecord]:
     counts = {
         row["worker"]: row["n"]
-        for row in tx.rows("SELECT worker, count(*) AS n FROM running GROUP BY worker")
+        for row in tx.rows(
+            "SELECT worker, count(*) AS n FROM running WHERE reserved = 0 GROUP BY worker"
+        )
     }
     return [
         WorkerRecord(

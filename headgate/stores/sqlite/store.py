@@ -157,9 +157,11 @@ class SQLiteStore:
             registry.unregister(tx, worker)
         self._liveness.forget(worker)
 
-    def declare_dead(self, worker: str, reason: str) -> None:
+    def declare_dead(
+        self, worker: str, reason: str, started: frozenset[int] | None = None
+    ) -> None:
         with self._write() as tx:
-            registry.declare_dead(tx, worker, reason)
+            registry.declare_dead(tx, worker, reason, started)
         self._liveness.forget(worker)
 
     def exchange(self, exchange: Exchange) -> Exchanged:

@@ -1,5 +1,5 @@
 -- name: running
-SELECT r.token, r.job, r.worker, r.attempt, r.started_at, r.ready_at, r.slots,
+SELECT r.token, r.job, r.worker, r.attempt, r.started_at, r.ready_at, r.slots, r.reserved,
        j.id, j.queue, j.priority, j.band, j.turn, j.lane, j.place, j.max_lost,
        c.reason AS cancelled
 FROM running r JOIN jobs j ON j.n = r.job LEFT JOIN cancels c ON c.job = r.job
@@ -13,6 +13,18 @@ DELETE FROM running WHERE token = :token
 
 -- name: delete_slots
 DELETE FROM slots WHERE token = :token
+
+-- name: mine
+SELECT slots, reserved FROM running WHERE token = :token AND worker = :worker
+
+-- name: start_reserved
+UPDATE running SET reserved = 0, started_at = :at, slots = :slots WHERE token = :token
+
+-- name: pass_slots
+UPDATE slots SET token = :token, since = :at, ends = NULL, boot = NULL,
+    (job, holder) = (SELECT j.n, j.id FROM running r JOIN jobs j ON j.n = r.job
+                     WHERE r.token = :token)
+WHERE token = :owner
 
 -- name: keep_extended_slots
 UPDATE slots SET worker = NULL

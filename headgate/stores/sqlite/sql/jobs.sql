@@ -1,7 +1,7 @@
 -- name: columns
 SELECT j.*, f.state AS f_state, f.reason AS f_reason, f.result, f.error, f.attempt AS f_attempt,
        f.at AS f_at, r.token, r.worker, r.attempt AS r_attempt, r.started_at, r.ready_at, r.slots,
-       r.progress, r.progress_text, r.overdue, r.released, w.name AS worker_name,
+       r.progress, r.progress_text, r.overdue, r.released, r.reserved, w.name AS worker_name,
        s.run_at AS s_run_at, s.reason AS s_reason, s.attempt AS s_attempt,
        q.since, q.attempt AS q_attempt, c.reason AS c_reason
 FROM jobs j
@@ -21,7 +21,7 @@ UNION ALL
 SELECT r.token, r.attempt, coalesce(w.name, r.worker), r.started_at, NULL, 'running', r.overdue,
        r.slots, NULL
 FROM running r JOIN jobs j ON j.n = r.job LEFT JOIN workers w ON w.id = r.worker
-WHERE j.id = :id
+WHERE j.id = :id AND r.reserved = 0
 ORDER BY 1
 
 -- name: ahead

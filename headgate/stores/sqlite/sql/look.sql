@@ -2,7 +2,12 @@
 SELECT count(*) FROM (SELECT 1 FROM ready WHERE queue = :queue LIMIT :limit)
 
 -- name: queue_running
-SELECT j.queue, count(*) AS n FROM running r JOIN jobs j ON j.n = r.job GROUP BY j.queue
+SELECT j.queue, count(*) AS n FROM running r JOIN jobs j ON j.n = r.job
+WHERE r.reserved = 0 GROUP BY j.queue
+
+-- name: queue_reserved
+SELECT j.queue, count(*) AS n FROM running r JOIN jobs j ON j.n = r.job
+WHERE r.reserved = 1 GROUP BY j.queue
 
 -- name: queue_scheduled
 SELECT j.queue, count(*) AS n

@@ -60,6 +60,8 @@ CREATE TABLE unrouted (
     PRIMARY KEY (task, job)
 ) STRICT, WITHOUT ROWID;
 
+-- Attempts. `slots` is [[group, slot, units], …]; `reserved`: granted ahead, to run in the slots
+-- of an attempt of the same worker that ended; it has not started, as far as we were told.
 CREATE TABLE running (
     token INTEGER PRIMARY KEY,
     job INTEGER NOT NULL UNIQUE,
@@ -71,7 +73,8 @@ CREATE TABLE running (
     progress REAL,
     progress_text TEXT NOT NULL DEFAULT '',
     overdue TEXT NOT NULL DEFAULT '',
-    released INTEGER NOT NULL DEFAULT 0
+    released INTEGER NOT NULL DEFAULT 0,
+    reserved INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX running_worker ON running (worker);
 
