@@ -292,13 +292,17 @@ class ClaimState:
     barren: int = 0
     """How many such claims in a row found nothing to start."""
     passed_over: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
-    """Wide lanes met and not served: lane → (place of its head, since when)."""
+    """Lanes met and not served: lane → (place of its head, since when)."""
+    watched_at: float = 0.0
+    """When it was last looked at which lanes do not move."""
+    seen: object = None
+    """What the store said about limits and pauses in the last claim; see `Exchanged.recall`."""
 
     def rotation(self, queue: str, priority: int) -> Rotation:
         return self.rotations.setdefault((queue, priority), Rotation())
 
     def waited(self, lane: str, head: int, now: float) -> tuple[float, float]:
-        """For how long, and since when, this head of a wide lane has been passed over."""
+        """For how long, and since when, this head of a lane has been passed over."""
         place, since = self.passed_over.get(lane, (head, now))
         if place != head:
             since = now

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from headgate.clock import Clock, boot_id
 from headgate.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
+from headgate.stores.sqlite.queries import SQL
 
 Row = sqlite3.Row
 BUSY_TIMEOUT = 30.0
@@ -32,6 +33,7 @@ class Transaction:
     """One transaction: the connection, and the time at which it happens."""
 
     __slots__ = ("boot", "boot_id", "connection", "freed", "now", "rings", "writes")
+    sql = SQL
 
     def __init__(self, connection: sqlite3.Connection, clock: Clock, *, writes: bool) -> None:
         self.connection = connection
@@ -63,6 +65,14 @@ class Transaction:
         """The first of `count` new numbers; they only ever grow."""
         sql = "UPDATE counters SET value = value + ? WHERE name = ? RETURNING value"
         return int(self.value(sql, (count, counter))) - count + 1
+
+    def numbers(self, sequence: str, count: int) -> Sequence[int]:
+        """So many new numbers; they only ever grow."""
+        first = self.next(sequence, count)
+        return range(first, first + count)
+
+    def lock(self, groups: Iterable[str]) -> None:
+        """Nothing to do: whoever writes is alone from its BEGIN to its COMMIT."""
 
     def ring(self, *what: str) -> None:
         """Ring these bells once the transaction is committed."""

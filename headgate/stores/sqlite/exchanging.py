@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from headgate.choice import Chooser
+from headgate.claim import ClaimState
 from headgate.stores.protocol import Exchange, Exchanged
 from headgate.stores.sqlite import finishing, moves, registry, submitting
-from headgate.stores.sqlite.claiming import Claimer
+from headgate.stores.sqlite.claiming import grant_all
 from headgate.stores.sqlite.database import Row, Transaction
+from headgate.stores.sqlite.line import TransactionLine
 from headgate.stores.sqlite.liveness import Liveness
 from headgate.stores.sqlite.queries import Queries
 from headgate.stores.sqlite.values import Values, WordsCache
@@ -32,25 +35,30 @@ def exchange(
         if seen["next_due"] is not None and seen["next_due"] <= tx.now:
             more = moves.promote(tx) >= moves.PROMOTED_AT_ONCE
             seen = glance(tx)
-        if exchange.claim.room > 0:
+        if exchange.claim.room > 0 or exchange.claim.ahead_room > 0:
             values = Values(
                 tx, words, version=seen["version"], reservations=bool(seen["reservations"])
             )
-            claimer = Claimer(
-                *(tx, exchange.worker, name, exchange.claim, values),
-                workers=len(workers) - len(lost) + 1,
+            line = TransactionLine(
+                *(tx, exchange.worker, values),
                 paused_queues=bool(seen["paused"]),
+                marks=bool(seen["refused"]),
             )
-            claimed, unfinished = claimer.run()
+            chooser = Chooser(
+                line, exchange.claim, workers=len(workers) - len(lost) + 1, freed=tx.freed
+            )
+            unfinished = chooser.run()
+            claimed = grant_all(tx, exchange.worker, name, chooser.taken)
             # Room that this claim took again wakes nobody; room that it found no job for wakes
             # only who waits for a slot by hand, unless the job of another worker may want it: a
             # bell for every finish would keep all workers asking.
-            if all(claimer.room.is_full(group) for group in tx.freed):
+            if all(chooser.room.is_full(group) for group in tx.freed):
                 tx.freed.clear()
-            elif not claimer.leaves_some:
+            elif not chooser.leaves_some:
                 tx.freed.clear()
                 tx.ring("room")
             more = more or unfinished
+    recall = exchange.claim is not None and changed(exchange.claim.state, seen)
     answer = Exchanged(
         stale=frozenset(stale),
         claimed=claimed,
@@ -62,6 +70,7 @@ def exchange(
             and exchange.claim is not None
             and submitting.unrouted_tasks(tx) & exchange.claim.tasks
         ),
+        recall=recall,
     )
     return answer, lost
 
@@ -71,6 +80,12 @@ def glance(tx: Transaction) -> Row:
     row = tx.row(Q.glance, {"boot_id": tx.boot_id, "boot": tx.boot})
     assert row is not None
     return row
+
+
+def changed(state: ClaimState, seen: Row) -> bool:
+    """Was a limit or a pause changed since the worker's last claim?"""
+    before, state.seen = state.seen, (seen["version"], seen["paused"])
+    return before is not None and before != state.seen
 
 
 def wake_in(tx: Transaction, seen: Row) -> float | None:

@@ -72,7 +72,8 @@ def take_in_line(
     reservations = Reservations(tx, room, seconds=RESERVATION_BY_HAND)
     plan = room.plan(needs, lane)
     if not isinstance(plan, Block):
-        reservations.drop(lane, needs)
+        if reservations.has(lane, needs):
+            reservations.drop(lane)
         return room.grant(plan, len(needs.all))
     if waited >= RESERVE_AFTER and (wanted := room.to_reserve(needs, lane)):
         if reservations.has(lane, needs):

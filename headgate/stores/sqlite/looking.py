@@ -8,14 +8,14 @@ from headgate.claim import Block, Room
 from headgate.limits import Band, Needs, needs_of
 from headgate.stores.protocol import LimitRecord, QueueRecord, Why, WorkerRecord
 from headgate.stores.sqlite import cataloguing
-from headgate.stores.sqlite.claiming import list_lines
+from headgate.stores.sqlite.line import list_lines
 from headgate.stores.sqlite.database import Row, Transaction
 from headgate.stores.sqlite.inspecting import Q as JOBS
 from headgate.stores.sqlite.inspecting import job_row, to_record
 from headgate.stores.sqlite.liveness import Liveness
 from headgate.stores.sqlite.queries import Queries
 from headgate.stores.sqlite.registry import records
-from headgate.stores.sqlite.scanning import LaneKey
+from headgate.choice import LaneKey
 from headgate.stores.sqlite.submitting import unrouted_tasks
 from headgate.stores.sqlite.values import Values, limit_record, slot_records
 

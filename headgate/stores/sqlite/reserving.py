@@ -1,10 +1,10 @@
-"""Wide lanes among narrow ones: a lane passed over for too long gathers its units."""
+"""The reservations of wide lanes, as one transaction sees and changes them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
-from headgate.claim import RESERVATION, RESERVE_AFTER, Block, ClaimState, Room
+from headgate.claim import RESERVATION, Group
 from headgate.limits import Needs
 from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.queries import Queries
@@ -12,10 +12,15 @@ from headgate.stores.sqlite.queries import Queries
 Q = Queries("claim")
 
 
-class Reservations:
-    """The reservations as one transaction sees and changes them."""
+class Groups(Protocol):
+    """The groups that a transaction has read: kept up to date with what changes here."""
 
-    def __init__(self, tx: Transaction, room: Room, *, seconds: float = RESERVATION) -> None:
+    def group(self, name: str) -> Group: ...
+    def forget_reservation(self, lane: str) -> None: ...
+
+
+class Reservations:
+    def __init__(self, tx: Transaction, room: Groups, *, seconds: float = RESERVATION) -> None:
         self._tx = tx
         self._room = room
         self._seconds = seconds
@@ -46,7 +51,7 @@ class Reservations:
         if any(row["job"] < place for row in others):
             return
         for row in others:
-            self._delete(row["lane"])
+            self.drop(row["lane"])
         for group, units in wanted:
             tx.run(
                 Q.reserve,
@@ -62,57 +67,6 @@ class Reservations:
             state = self._room.group(group)
             state.reserved_for, state.reserved = lane, units
 
-    def drop(self, lane: str, needs: Needs) -> None:
-        if self.has(lane, needs):
-            self._delete(lane)
-
-    def _delete(self, lane: str) -> None:
+    def drop(self, lane: str) -> None:
         self._tx.run(Q.unreserve, {"lane": lane})
         self._room.forget_reservation(lane)
-
-
-class Reserver:
-    """Notes within one claim which wide lanes wait, and reserves for those that starve."""
-
-    def __init__(self, tx: Transaction, room: Room, state: ClaimState) -> None:
-        self._tx = tx
-        self._room = room
-        self._state = state
-        self._reservations = Reservations(tx, room)
-
-    def passed_over(
-        self, lane: str, where: dict[str, Any], needs: Needs, block: Block, head: int, job: int
-    ) -> None:
-        """A wide lane was met and could not be served."""
-        if not needs.wide or block.cause == "share":
-            return
-        tx = self._tx
-        reserved = self._reservations.has(lane, needs)
-        waited, since = self._state.waited(lane, head, tx.boot)
-        if not reserved and waited < RESERVE_AFTER:
-            return
-        wanted = self._room.to_reserve(needs, lane)
-        if not wanted:
-            self.served(lane, needs)
-        elif reserved:
-            self._reservations.renew(lane)
-        elif self._others_passed(lane, wanted, where, tx.now - (tx.boot - since)):
-            self._reservations.reserve(lane, wanted, job)
-
-    def served(self, lane: str, needs: Needs) -> None:
-        """It starts, perhaps through another member of a one-of than the one it reserved; or
-        it cannot start whatever is gathered. It waits for units no longer."""
-        self._state.passed_over.pop(lane, None)
-        self._reservations.drop(lane, needs)
-
-    def _others_passed(
-        self, lane: str, wanted: list[tuple[str, int]], where: dict[str, Any], since: float
-    ) -> bool:
-        """Did others start in a group that blocks this lane while it waited? If not, the group
-        is merely busy, and a reservation would only leave units idle."""
-        params = {**where, "since": since}
-        return any(
-            self._room.group(group).refuses(units, lane) is not None
-            and self._tx.row(Q.others_granted_since, {**params, "grp": group}) is not None
-            for group, units in wanted
-        )

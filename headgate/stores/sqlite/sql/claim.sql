@@ -98,8 +98,8 @@ DELETE FROM ready
 WHERE queue = ? AND priority = ? AND band = ? AND turn = ? AND lane = ? AND place = ?
 
 -- name: insert_running
-INSERT INTO running (token, job, worker, attempt, started_at, ready_at, slots)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO running (token, job, worker, attempt, started_at, ready_at, slots, reserved)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_slot
 INSERT INTO slots (grp, slot, token, holder, job, worker, worker_name, units, since)
@@ -129,3 +129,10 @@ DELETE FROM reservations WHERE lane = :lane
 
 -- name: paused_queues
 SELECT name FROM queues WHERE paused = 1
+
+-- name: refused_others
+SELECT grp FROM refused WHERE worker <> :worker AND at > :since
+
+-- name: note_refused
+INSERT INTO refused (grp, worker, at) VALUES (:grp, :worker, :at)
+ON CONFLICT (grp) DO UPDATE SET worker = excluded.worker, at = excluded.at WHERE at < :worth

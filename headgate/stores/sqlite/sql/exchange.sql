@@ -6,7 +6,8 @@ SELECT (SELECT run_at FROM scheduled ORDER BY run_at LIMIT 1) AS next_due,
        EXISTS (SELECT 1 FROM unrouted) AS unrouted,
        EXISTS (SELECT 1 FROM reservations) AS reservations,
        EXISTS (SELECT 1 FROM cancels) AS cancels,
-       EXISTS (SELECT 1 FROM queues WHERE paused = 1) AS paused
+       EXISTS (SELECT 1 FROM refused) AS refused,
+       (SELECT group_concat(name, char(10)) FROM queues WHERE paused = 1) AS paused
 
 -- name: cancels
 SELECT r.token, c.reason FROM cancels c JOIN running r ON r.job = c.job WHERE r.worker = :worker

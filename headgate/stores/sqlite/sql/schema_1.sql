@@ -171,6 +171,14 @@ CREATE TABLE reservations (
     boot TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- A worker found this group full for too long: who hands its slots of it on from job to job
+-- lets them go. `at` is on the boot clock; what is left of another boot merely ends late.
+CREATE TABLE refused (
+    grp TEXT PRIMARY KEY,
+    worker TEXT NOT NULL,
+    at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE catalogue (
     name TEXT PRIMARY KEY,
     task TEXT NOT NULL,

@@ -1,8 +1,7 @@
 """Looking through the line: turn by turn, round the lanes of each, in bounded steps.
 
 A `Scan` is one queue and priority as far as a claim looks at it; a `Feed` is one turn of it,
-a `Lane` the jobs that need exactly the same. All of it lives for one claim, inside its
-transaction.
+a `WaitingLane` the jobs that need exactly the same. All of it lives for one claim.
 """
 
 from __future__ import annotations
@@ -10,59 +9,34 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headgate.claim import PARTIAL, Block
+from headgate.choice.ahead import chain_of, ways
+from headgate.choice.line import LaneKey, Row, Taken
+from headgate.claim import PARTIAL, Block, Grant
 from headgate.limits import Band, Needs, needs_of
-from headgate.stores.sqlite import moves
-from headgate.stores.sqlite.database import Row, Transaction
-from headgate.stores.sqlite.events import record
-from headgate.stores.sqlite.queries import Queries
 
 if TYPE_CHECKING:
-    from headgate.stores.sqlite.claiming import Claimer
-
-Q = Queries("claim")
+    from headgate.choice.chooser import Chooser
 
 LANES_AT_ONCE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class LaneKey:
-    """Where a lane stands in `ready`."""
-
-    queue: str
-    priority: int
-    band: str
-    turn: str
-    lane: str
-
-    @property
-    def text(self) -> str:
-        return "\x1f".join((self.queue, str(self.priority), self.band, self.turn, self.lane))
-
-    def params(self) -> dict[str, Any]:
-        return {
-            "queue": self.queue,
-            "priority": self.priority,
-            "band": self.band,
-            "turn": self.turn,
-            "lane": self.lane,
-        }
 
 
 class Scan:
     """The turns of one queue and priority, as far as this claim looks at them."""
 
-    def __init__(self, claimer: Claimer, queue: str, priority: int, *, aged: bool) -> None:
-        self.claimer = claimer
-        self.tx = claimer.tx
+    def __init__(
+        self, chooser: Chooser, queue: str, priority: int, *, aged: bool, ahead: bool = False
+    ) -> None:
+        self.chooser = chooser
+        self.source = chooser.line
         self.queue = queue
         self.priority = priority
-        self.not_after = self.tx.now - (claimer.claim.ageing or 0.0) if aged else None
-        self.rotation = claimer.claim.state.rotation(queue, priority)
-        if not claimer.claim.state.unfinished:
+        self.ahead = ahead
+        """Only what may be reserved is looked for."""
+        self.not_after = self.source.now - (chooser.claim.ageing or 0.0) if aged else None
+        self.rotation = chooser.claim.state.rotation(queue, priority)
+        if not chooser.claim.state.unfinished:
             self.rotation.barren_from = None
         self.bands = self._open_bands()
         self.bands_of: dict[str, list[str]] = {}
@@ -80,33 +54,48 @@ class Scan:
         self.given = 0
         self.over = not self.bands
 
-    def _where(self, **more: Any) -> dict[str, Any]:
-        return {"queue": self.queue, "priority": self.priority, **more}
-
     def _open_bands(self) -> list[str]:
         """The bands worth entering: tasks known here, limits not shut as a whole."""
+        chooser = self.chooser
         open_bands: list[str] = []
-        for text in self.claimer.lines[self.queue][self.priority]:
+        for text in chooser.line.lines[self.queue][self.priority]:
             band = Band.parse(text)
-            if band.task not in self.claimer.claim.tasks:
-                self.claimer.leaves_some = True
+            if band.task not in chooser.claim.tasks:
+                chooser.leaves_some = True
                 continue
-            block = self.claimer.room.blocks_band(band)
+            block = chooser.room.blocks_band(band)
             if block is None:
                 open_bands.append(text)
-            elif band.wide:
-                self._note_head_of(text, block)
+            elif self.ahead:
+                # Full, perhaps of what this worker runs: its own slots may be handed on.
+                if block.cause == "full" and chooser.ahead.seconds(band.task) is not None:
+                    open_bands.append(text)
+            else:
+                self._note_shut(text, band, block)
         return open_bands
 
-    def _note_head_of(self, band: str, block: Block) -> None:
-        """A shut band whose jobs are wide: remember how long its first lane waits."""
-        head = self.tx.row(Q.first_of_band, self._where(band=band))
-        if head is not None:
-            key = LaneKey(self.queue, self.priority, band, head["turn"], head["lane"])
-            needs = needs_of(band, head["lane"])
-            self.claimer.reserver.passed_over(
-                key.text, key.params(), needs, block, head["place"], head["job"]
-            )
+    def _note_shut(self, text: str, band: Band, block: Block) -> None:
+        """A shut band: who is after it knows that somebody waits; where its jobs are wide,
+        remember how long its first lane does."""
+        chooser = self.chooser
+        if block.cause == "full":
+            keyed = any(k for _, k, _ in band.all) or any(k for m in band.one_of for _, k, _ in m)
+            names = [name for name, k, _ in band.all if not k]
+            names += [name for members in band.one_of for name, k, _ in members if not k]
+            chains = [None] if keyed else [c for c, _ in ways(self.queue, needs_of(text, ""))]
+            for name in names:
+                if chooser.room.group(name).refuses(1) == "full":
+                    chooser.ahead.found_waiting(name, chains)
+        if not band.wide and not (chooser.watching and block.cause == "full"):
+            return
+        head = chooser.line.first_of_band(self.queue, self.priority, text)
+        if head is None:
+            return
+        key = LaneKey(self.queue, self.priority, text, head["turn"], head["lane"])
+        chooser.watch(key, block, head["place"])
+        if band.wide:
+            needs = needs_of(text, head["lane"])
+            chooser.reserver.passed_over(key, needs, block, head["place"], head["job"])
 
     def take(self, wanted: int) -> int:
         got = 0
@@ -114,7 +103,7 @@ class Scan:
             if not self.line and not self._next_round(wanted - got):
                 self.over = True
                 break
-            if self.claimer.hops <= 0:
+            if self.chooser.hops <= 0 or self.chooser.ahead_over:
                 break
             turn = self.line[0]
             feed = self._feed(turn, wanted - got)
@@ -127,7 +116,7 @@ class Scan:
                 self.given += 1
                 self.progress = True
                 self.rotation.barren_from = None
-            elif self.claimer.hops <= 0 and not feed.exhausted:
+            elif self.chooser.hops <= 0 and not feed.exhausted:
                 # The budget ended among the lanes of this turn: the next claim goes on with
                 # it, after the last lane looked at.
                 self.tried.discard(turn)
@@ -138,7 +127,7 @@ class Scan:
         return got
 
     def _weight(self, turn: str) -> int:
-        return max(1, self.claimer.claim.weights.get(turn, 1))
+        return max(1, self.chooser.claim.weights.get(turn, 1))
 
     def settle(self) -> None:
         self.rotation.settle(self.circle, self.tried)
@@ -170,9 +159,9 @@ class Scan:
         elif not self._next_window(wanted):
             return False
         self.progress = False
-        claimer = self.claimer
+        chooser = self.chooser
         self.line = deque(
-            self.rotation.line_up(self.window, claimer.running, claimer.claim.weights)
+            self.rotation.line_up(self.window, chooser.running, chooser.claim.weights)
         )
         under_way, self.rotation.under_way = self.rotation.under_way, None
         if under_way is not None and self.line and self.line[0] == under_way[0]:
@@ -197,7 +186,9 @@ class Scan:
                 window += rest
                 self.complete = not cut
         barren_from = self.rotation.barren_from
-        if barren_from in window and not self.complete:
+        if self.ahead:
+            pass
+        elif barren_from in window and not self.complete:
             # Round the whole circle, from claim to claim, without a start: stop asking.
             window, self.complete = window[: window.index(barren_from)], True
         elif barren_from is None and window:
@@ -215,10 +206,9 @@ class Scan:
         found: dict[str, list[str]] = {}
         bound: str | None = None
         for band in self.bands:
-            sql = Q.turns_from_start if after is None else Q.turns_after
-            rows = self.tx.rows(sql, self._where(band=band, after=after, limit=each))
-            turns = [row["turn"] for row in rows if upto is None or row["turn"] <= upto]
-            self.claimer.hops -= len(rows)
+            found_turns = self.source.turns(self.queue, self.priority, band, after, each)
+            turns = [turn for turn in found_turns if upto is None or turn <= upto]
+            self.chooser.hops -= len(found_turns)
             if len(turns) == each:
                 bound = turns[-1] if bound is None else min(bound, turns[-1])
             for turn in turns:
@@ -234,11 +224,11 @@ class Scan:
         """A turn is owed and stands outside the window: is there still something in it?"""
         if turn in self.bands_of:
             return False
-        self.claimer.hops -= len(self.bands)
+        self.chooser.hops -= len(self.bands)
         bands = [
             band
             for band in self.bands
-            if self.tx.row(Q.has_turn, self._where(band=band, turn=turn)) is not None
+            if self.source.has_turn(self.queue, self.priority, band, turn)
         ]
         if bands:
             self.bands_of[turn] = bands
@@ -256,23 +246,26 @@ class Feed:
         self.ahead = ahead
         self.exhausted = False
         self._fresh = self._lanes()
-        self._open: deque[Lane] = deque()
+        self._open: deque[WaitingLane] = deque()
 
     def take_one(self) -> bool:
-        while self.scan.claimer.hops > 0 and (lane := next(self._fresh, None)) is not None:
+        chooser = self.scan.chooser
+        while chooser.hops > 0 and (lane := next(self._fresh, None)) is not None:
             self.scan.rotation.remember_lane(self.turn, lane.key.band, lane.key.lane)
             if lane.take_one():
                 self._open.append(lane)
                 return True
+            if chooser.ahead_over:
+                return False
         while self._open:
             lane = self._open.popleft()
             if lane.take_one():
                 self._open.append(lane)
                 return True
-        self.exhausted = self.scan.claimer.hops > 0
+        self.exhausted = chooser.hops > 0
         return False
 
-    def _lanes(self) -> Iterator[Lane]:
+    def _lanes(self) -> Iterator[WaitingLane]:
         """Every lane of the turn once, beginning after the one served last."""
         bands = self.scan.bands_of[self.turn]
         last = self.scan.rotation.lanes.get(self.turn)
@@ -286,101 +279,131 @@ class Feed:
             yield from self._range(band, None, None)
         yield from self._range(last[0], None, last[1])
 
-    def _range(self, band: str, after: str | None, upto: str | None) -> Iterator[Lane]:
+    def _range(self, band: str, after: str | None, upto: str | None) -> Iterator[WaitingLane]:
         scan = self.scan
         shut = self._own_group_shut(Band.parse(band))
         while True:
-            sql = Q.lanes_from_start if after is None else Q.lanes_after
-            params = scan._where(band=band, turn=self.turn, after=after, limit=LANES_AT_ONCE)
-            rows = scan.tx.rows(sql, params)
-            for row in rows:
-                scan.claimer.hops -= 1
-                if upto is not None and row["lane"] > upto:
+            lanes = scan.source.lanes(
+                scan.queue, scan.priority, band, self.turn, after, LANES_AT_ONCE
+            )
+            for lane in lanes:
+                scan.chooser.hops -= 1
+                if upto is not None and lane > upto:
                     return
-                yield Lane(self, LaneKey(scan.queue, scan.priority, band, self.turn, row["lane"]))
+                key = LaneKey(scan.queue, scan.priority, band, self.turn, lane)
+                yield WaitingLane(self, key)
                 if shut:  # one look, so that a wide lane's wait is noticed, and no more
                     return
-            if len(rows) < LANES_AT_ONCE:
+            if len(lanes) < LANES_AT_ONCE:
                 return
-            after = rows[-1]["lane"]
+            after = lanes[-1]
 
     def _own_group_shut(self, band: Band) -> bool:
         """Where the turn is the key of one of the band's limits and that group is full, all
         lanes of the turn are blocked, however many they are."""
         for name, _, units in band.all:
             if name and name == band.fair_limit:
-                group = self.scan.claimer.room.group(f"{name}/{self.turn}")
+                group = self.scan.chooser.room.group(f"{name}/{self.turn}")
                 return group.refuses(units) not in PARTIAL
         return False
 
 
-class Lane:
+class WaitingLane:
     """The ready jobs that need exactly the same, in order."""
 
     def __init__(self, feed: Feed, key: LaneKey) -> None:
         self.feed = feed
+        self.chooser = feed.scan.chooser
         self.key = key
         self.text = key.text
         self.needs: Needs = needs_of(key.band, key.lane)
-        self.spread = Band.parse(key.band).task in feed.scan.claimer.claim.spread
+        self.task = Band.parse(key.band).task
+        self.spread = self.task in self.chooser.claim.spread
         self._rows: deque[Row] = deque()
         self._after = -1
         self._dry = False
 
     def take_one(self) -> bool:
-        claimer = self.feed.scan.claimer
-        plan = claimer.room.plan(self.needs, self.text, spread=self.spread)
+        if self.feed.scan.ahead:
+            return self._reserve_one()
+        chooser = self.chooser
+        plan = chooser.room.plan(self.needs, self.text, spread=self.spread)
         if isinstance(plan, Block):
-            if plan.cause == "share":
-                claimer.shared = True
-            if self.needs.wide and (head := self._head()) is not None:
-                claimer.reserver.passed_over(
-                    self.text, self.key.params(), self.needs, plan, head["place"], head["job"]
-                )
+            self._passed_over(plan)
             return False
         row = self._head()
         not_after = self.feed.scan.not_after
         if row is None or (not_after is not None and row["since"] > not_after):
             return False
+        chooser.line.take(self.key, row, plan, reserved=False)
+        grant = chooser.room.grant(plan, len(self.needs.all))
+        if self.needs.wide:
+            chooser.reserver.served(self.key, self.needs)
+        held = ((slot.group, slot.units) for slot in grant.slots)
+        chain = chain_of(self.key.queue, held)
+        chooser.ahead.granted(chain, self.task)
+        self._taken(Taken(self.key, row, grant, chain))
+        return True
+
+    def _reserve_one(self) -> bool:
+        """Take the next job to run behind one that this worker runs, if it may."""
+        chooser = self.chooser
+        plan = chooser.room.plan(self.needs, self.text)
+        seconds = chooser.ahead.seconds(self.task)
+        if seconds is not None:
+            for chain, needs in ways(self.key.queue, self.needs):
+                if chooser.ahead.left(chain) < seconds or not chooser.may_go_on(needs, plan):
+                    continue
+                row = self._head()
+                if row is None:
+                    return False
+                chooser.ahead.spend(chain, seconds)
+                chooser.line.take(self.key, row, needs, reserved=True)
+                picked = tuple(need.group for need in needs[len(self.needs.all) :])
+                self._taken(Taken(self.key, row, Grant((), picked), chain, reserved=True))
+                return True
+        # It could start if it had a place: the next place is its own, so nobody goes on
+        # before it does.
+        if not isinstance(plan, Block) and self._head() is not None:
+            chooser.ahead_over = True
+        return False
+
+    def _passed_over(self, block: Block) -> None:
+        chooser = self.chooser
+        if block.cause == "share":
+            chooser.shared = True
+            return
+        if block.cause in ("full", "reserved"):
+            chains = (chain for chain, _ in ways(self.key.queue, self.needs))
+            chooser.ahead.found_waiting(block.group, chains)
+        if not self.needs.wide and not (chooser.watching and block.cause == "full"):
+            return
+        if (head := self._head()) is not None:
+            chooser.watch(self.key, block, head["place"])
+            chooser.reserver.passed_over(self.key, self.needs, block, head["place"], head["job"])
+
+    def _taken(self, taken: Taken) -> None:
         self._rows.popleft()
         self.feed.scan.rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
-        leave_line(self.feed.scan.tx, self.key, row)  # no later look of this claim finds it
-        grant = claimer.room.grant(plan, len(self.needs.all))
-        if self.needs.wide:
-            claimer.reserver.served(self.text, self.needs)
-        claimer.taken.append((self.key, row, grant))
-        claimer.running[self.key.turn] += 1
-        return True
+        self.chooser.taken.append(taken)
+        self.chooser.running[self.key.turn] += 1
 
     def _head(self) -> Row | None:
         """The next job of the lane that has not expired."""
-        tx = self.feed.scan.tx
+        line = self.chooser.line
         while True:
             while self._rows:
                 row = self._rows[0]
                 expires_at = row["expires_at"]
-                if expires_at is None or expires_at > tx.now or row["attempt"]:
+                if expires_at is None or expires_at > line.now or row["attempt"]:
                     return row
                 self._rows.popleft()
-                expire(tx, self.key, row)
+                line.expire(self.key, row)
             if self._dry:
                 return None
             limit = min(self.feed.ahead, 64)
-            params = {**self.key.params(), "after": self._after, "limit": limit}
-            rows = tx.rows(Q.heads, params)
+            rows = line.heads(self.key, self._after, limit)
             self._dry = len(rows) < limit
             if rows:
                 self._after = rows[-1]["place"]
             self._rows.extend(rows)
-
-
-def leave_line(tx: Transaction, key: LaneKey, row: Row) -> None:
-    place = (key.queue, key.priority, key.band, key.turn, key.lane, row["place"])
-    tx.run(Q.delete_ready, place)
-
-
-def expire(tx: Transaction, key: LaneKey, row: Row) -> None:
-    leave_line(tx, key, row)
-    tx.run("DELETE FROM reservations WHERE job = ?", (row["job"],))
-    moves.conclude(tx, row["job"], "cancelled", "expired", attempt=row["attempt"])
-    record(tx, "job_expired", row["id"])

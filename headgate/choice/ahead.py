@@ -1,0 +1,118 @@
+"""Short jobs: which of the next may be reserved, to run through slots that are held already.
+
+A *chain* is a queue and the groups with their units that an attempt holds. When an attempt
+ends, the next job of the same chain may go on in its slots without asking the store, if it
+was reserved before. What stands here says for which chains, and how much.
+
+A chain goes on only as long as nobody else has a claim to what it holds: a lane of another
+chain that waits for one of its groups, a worker that is in want of it, a wide lane that
+gathers units there, or anyone at all who waits for a place in this worker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from headgate.limits import Need, Needs
+from headgate.stores.protocol import Claim
+
+AHEAD = 0.1
+"""Seconds of work that may be reserved behind each slot."""
+SHORTEST = 0.0001
+
+
+def chain_of(queue: str, held: Iterable[tuple[str, int]]) -> str:
+    """The text of a chain.
+
+    >>> chain_of("mail", [("tenant/acme", 1), ("api", 1)])
+    '["mail",["api",1],["tenant/acme",1]]'
+    """
+    return _text(queue, tuple(sorted(held)))
+
+
+@lru_cache(maxsize=16384)
+def _text(queue: str, held: tuple[tuple[str, int], ...]) -> str:
+    cells = [queue, *([group, units] for group, units in held)]
+    return json.dumps(cells, ensure_ascii=False, separators=(",", ":"))
+
+
+@lru_cache(maxsize=16384)
+def groups_of(chain: str) -> tuple[str, ...]:
+    """
+    >>> groups_of('["mail",["api",1],["tenant/acme",1]]')
+    ('api', 'tenant/acme')
+    """
+    return tuple(group for group, _ in json.loads(chain)[1:])
+
+
+def ways(queue: str, needs: Needs) -> Iterator[tuple[str, Sequence[Need]]]:
+    """The chains that a job of these needs could go on in, and what it would hold there."""
+    plans: list[list[Need]] = [list(needs.all)]
+    for members in needs.one_of:
+        plans = [
+            [*plan, member]
+            for plan in plans
+            for member in members
+            if all(member.group != other.group for other in plan)
+        ]
+    for plan in plans:
+        yield chain_of(queue, ((need.group, need.units) for need in plan)), plan
+
+
+class Ahead:
+    """What one claim may reserve: seconds of work, chain by chain."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._claim = claim
+        self.room = claim.ahead_room
+        self._fresh: defaultdict[str, float] = defaultdict(float)
+        self._spent: defaultdict[str, float] = defaultdict(float)
+        self._waiting: defaultdict[str, set[str | None]] = defaultdict(set)
+        """By group, the chains whose lanes were found waiting for it; None: some other."""
+        self._wanted_elsewhere: set[str] = set()
+
+    @property
+    def open(self) -> bool:
+        return self.room > 0 and bool(self._claim.ahead)
+
+    @property
+    def chains(self) -> set[str]:
+        """All that could go on: what runs, and what this claim has granted."""
+        held = {chain for chain, now in self._claim.chains.items() if now.places}
+        return held | set(self._fresh)
+
+    def granted(self, chain: str, task: str) -> None:
+        """A slot was granted in this claim: whoever else waits, this much may follow."""
+        self._fresh[chain] += AHEAD if task in self._claim.ahead else 0.0
+
+    def found_waiting(self, group: str, chains: Iterable[str | None]) -> None:
+        self._waiting[group].update(chains)
+
+    def wanted_elsewhere(self, groups: Iterable[str]) -> None:
+        self._wanted_elsewhere.update(groups)
+
+    def seconds(self, task: str) -> float | None:
+        """How long such a job takes at most as a rule; None: it must not be reserved."""
+        seconds: Mapping[str, float] = self._claim.ahead
+        return max(SHORTEST, seconds[task]) if task in seconds else None
+
+    def left(self, chain: str) -> float:
+        """Seconds of work that may still be reserved behind the slots of this chain."""
+        now = self._claim.chains.get(chain)
+        held = 0.0
+        if now is not None:
+            held = (0.0 if self._others_wait(chain) else AHEAD * now.places) - now.waiting
+        return held + self._fresh[chain] - self._spent[chain]
+
+    def spend(self, chain: str, seconds: float) -> None:
+        self.room -= 1
+        self._spent[chain] += seconds
+
+    def _others_wait(self, chain: str) -> bool:
+        return any(
+            group in self._wanted_elsewhere or self._waiting[group] - {chain}
+            for group in groups_of(chain)
+        )

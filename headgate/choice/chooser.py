@@ -1,0 +1,206 @@
+"""A claim: which ready jobs may start now, and which may follow them, in bounded work."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from headgate.choice.ahead import Ahead, groups_of
+from headgate.choice.line import LaneKey, Line, Taken
+from headgate.choice.scan import Scan
+from headgate.choice.starving import Reserver
+from headgate.claim import Block, Group, Room, share_out
+from headgate.limits import Band, Need
+from headgate.stores.protocol import Claim, QueueShare
+
+AGED_CLAIM_EVERY = 8
+BARREN_CLAIMS = 50
+"""So many searches in a row without a start, and the worker waits for something to change."""
+WATCH_EVERY = 0.1
+REFUSED_AFTER = 0.2
+"""Seconds for which a lane has not moved before others hear that it wants what they hold."""
+
+
+class Chooser:
+    """One claim of one worker.
+
+    `workers` says how many share the store, and `freed` what this worker gave back in the
+    same round trip: of the rest it leaves a part to the others, where tasks are to be spread.
+    """
+
+    def __init__(
+        self, line: Line, claim: Claim, *, workers: int = 1, freed: Mapping[str, int] | None = None
+    ) -> None:
+        self.line = line
+        self.claim = claim
+        self._workers = workers
+        self._freed = freed or {}
+        self.room = Room(self._load)
+        self.reserver = Reserver(line, self.room, claim.state)
+        self.ahead = Ahead(claim)
+        self.hops = claim.hops
+        self.taken: list[Taken] = []
+        self.running = Counter(claim.running)
+        """By fairness key, what runs in this worker, with what this claim has taken."""
+        self.shared = False
+        """Something was left for workers that are about to ask: ask again for what they left."""
+        self.leaves_some = False
+        """There may be work left for others: of tasks or queues that this worker does not
+        serve, or more than it has room for."""
+        self.ahead_over = False
+        """Somebody who waits for a place comes next: nothing more is reserved."""
+        self.watching = line.boot - claim.state.watched_at >= WATCH_EVERY
+        """Is it time to look which lanes do not move?"""
+        self._refused: set[str] = set()
+        self._scans: dict[tuple[str, int, bool], Scan] = {}
+        line.load_ahead(self._whole_groups())
+
+    def run(self) -> bool:
+        """Choose what to take; whether the budget ended before the search did."""
+        claim, state = self.claim, self.claim.state
+        state.claims += 1
+        if claim.ageing is not None and state.claims % AGED_CLAIM_EVERY == 0:
+            self._take_round(aged=True)
+        self._take_round(aged=False)
+        self._end_scans()
+        started = len(self.taken)
+        has_room = started < claim.room
+        if self.hops <= 0 or self.shared or not has_room:
+            self.leaves_some = True
+        state.unfinished = self.hops <= 0 and has_room
+        state.barren = 0 if started or not state.unfinished else state.barren + 1
+        spins = state.barren % BARREN_CLAIMS == BARREN_CLAIMS - 1
+        if self._refused:
+            self.line.note_refused(self._refused)
+        if self.watching:
+            state.watched_at = self.line.boot
+        if self.hops > 0 and not self.shared:
+            self._reserve(has_room=has_room)
+        return has_room and (self.shared or (state.unfinished and not spins))
+
+    def watch(self, key: LaneKey, block: Block, head: int) -> None:
+        """A lane found its group full. If nobody serves it while others keep the group, they
+        must hear of it: those who hand their slots on from job to job let them go then."""
+        if self.watching and block.cause == "full":
+            waited, _ = self.claim.state.waited(f"full {key.text}", head, self.line.boot)
+            if waited >= REFUSED_AFTER:
+                self._refused.add(block.group)
+
+    # --- ahead --------------------------------------------------------------------------------
+
+    def _reserve(self, *, has_room: bool) -> None:
+        """What may follow, without a round trip, what runs here."""
+        ahead = self.ahead
+        chains = ahead.chains
+        # Where places are scarce, those who wait for one would be passed by: only a worker that
+        # runs but one kind may go on with it.
+        if not ahead.open or not chains or not (has_room or len(chains) == 1):
+            return
+        groups = {group for chain in chains for group in groups_of(chain)}
+        if groups:
+            ahead.wanted_elsewhere(self.line.refused_others(groups))
+            ahead.wanted_elsewhere(g for g in groups if self.room.group(g).reserved_for is not None)
+        if all(ahead.left(chain) <= 0 for chain in chains):
+            return
+        for share in self._queues():
+            for priority in self.line.lines[share.name]:
+                if self.ahead_over or self.hops <= 0 or ahead.room <= 0:
+                    break
+                scan = Scan(self, share.name, priority, aged=False, ahead=True)
+                scan.take(ahead.room)
+                scan.end()
+
+    def may_go_on(self, needs: Sequence[Need], plan: Sequence[Need] | Block) -> bool:
+        """May a job that needs this be handed slots of its chain? Not where the group is shut,
+        and not where more is held than the limit says since it was lowered."""
+        if isinstance(plan, Block) and plan.cause != "full":
+            return False
+        return all(self.room.group(need.group).free() >= 0 for need in needs)
+
+    # --- rounds -------------------------------------------------------------------------------
+
+    def _end_scans(self) -> None:
+        for scan in self._scans.values():
+            scan.end()
+        self._scans.clear()
+
+    def _load(self, name: str) -> Group:
+        group = self.line.group(name)
+        group.leave_to(self._workers, self._freed.get(name, 0))
+        return group
+
+    def _whole_groups(self) -> set[str]:
+        """The groups that decide which bands are open."""
+        found: set[str] = set()
+        for priorities in self.line.lines.values():
+            for bands in priorities.values():
+                for band in map(Band.parse, bands):
+                    if band.task in self.claim.tasks:
+                        found |= {name for name, _, _ in band.all}
+                        found |= {name for members in band.one_of for name, _, _ in members}
+        return found - {""}
+
+    def _take_round(self, *, aged: bool) -> None:
+        """Go round the queues by weight until there is no room or nothing to take."""
+        state = self.claim.state
+        left = self.claim.room - len(self.taken)
+        shares = self._queues()
+        rooms = {share.name: share.room for share in shares}
+        for taken in self.taken:
+            rooms[taken.key.queue] -= 1
+        shares = [share for share in shares if rooms[share.name] > 0]
+        while left > 0 and shares and self.hops > 0:
+            first, given = self._first_queue(shares)
+            parts, last, given = share_out(left, [s.weight for s in shares], first, given)
+            open_shares: list[QueueShare] = []
+            for i, (share, part) in enumerate(zip(shares, parts, strict=True)):
+                wanted = min(part, rooms[share.name], left)
+                got = self._take(share.name, wanted, aged=aged) if wanted else 0
+                rooms[share.name] -= got
+                left -= got
+                if got and i == last:
+                    state.queue_cursor, state.queue_given = share.name, given
+                if got == wanted and rooms[share.name] > 0:
+                    open_shares.append(share)
+            shares = open_shares
+
+    def _first_queue(self, shares: list[QueueShare]) -> tuple[int, int]:
+        """The queue whose turn it is, and how much of its weight it has had already."""
+        cursor, given = self.claim.state.queue_cursor, self.claim.state.queue_given
+        if cursor is None:
+            return random.randrange(len(shares)), 0  # noqa: S311 - spreads load, no secret
+        for i, share in enumerate(shares):
+            if share.name == cursor and given < share.weight:
+                return i, given
+            if share.name > cursor:
+                return i, 0
+        return 0, 0
+
+    def _queues(self) -> list[QueueShare]:
+        present = list(self.line.lines)
+        paused = self.line.paused_queues()
+        if self.claim.queues is None:
+            shares = [QueueShare(name, self.claim.room) for name in present]
+        else:
+            mine = {share.name: share for share in self.claim.queues}
+            if self.claim.other_queues:
+                mine = {name: QueueShare(name, self.claim.room) for name in present} | mine
+            shares = [mine[name] for name in present if name in mine]
+            if len(shares) < len(present) or any(share.room < self.claim.room for share in shares):
+                self.leaves_some = True
+        return [share for share in shares if share.name not in paused and share.room > 0]
+
+    def _take(self, queue: str, wanted: int, *, aged: bool) -> int:
+        """Strict priority: a lower one is looked at only when the higher has nothing."""
+        priorities = list(self.line.lines[queue])
+        got = 0
+        for priority in reversed(priorities) if aged else priorities:
+            if got >= wanted or self.hops <= 0:
+                break
+            key = (queue, priority, aged)
+            scan = self._scans.get(key)
+            if scan is None:
+                scan = self._scans[key] = Scan(self, queue, priority, aged=aged)
+            got += scan.take(wanted - got)
+        return got
