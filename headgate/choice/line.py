@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headgate.claim import Grant, Group
 from headgate.limits import Need
 
-Row = Mapping[str, Any]
-"""A ready job: at least `place`, `job`, `attempt`, `since` and `expires_at`."""
+
+class Row(Protocol):
+    """A ready job: at least `place`, `job`, `attempt`, `since` and `expires_at`."""
+
+    def __getitem__(self, column: str, /) -> Any: ...
+
 
 Lines = dict[str, dict[int, list[str]]]
 """What waits at all: queue → priority → bands, each in order."""
@@ -69,8 +73,9 @@ class Line(Protocol):
     boot: float
     """Seconds that no clock change moves."""
     lines: Lines
-    reserving: Reserving
 
+    @property
+    def reserving(self) -> Reserving: ...
     def paused_queues(self) -> set[str]: ...
     def turns(
         self, queue: str, priority: int, band: str, after: str | None, limit: int
