@@ -5,13 +5,14 @@ from __future__ import annotations
 from headgate.choice import Chooser
 from headgate.claim import ClaimState
 from headgate.stores.protocol import Exchange, Exchanged
-from headgate.stores.sqlite import finishing, moves, registry, submitting
+from headgate.stores.relational import finishing, moves, registry, routing
+from headgate.stores.relational.values import Values, WordsCache
+from headgate.stores.sqlite import submitting
 from headgate.stores.sqlite.claiming import grant_all
 from headgate.stores.sqlite.database import Row, Transaction
 from headgate.stores.sqlite.line import TransactionLine
-from headgate.stores.sqlite.liveness import Liveness
+from headgate.stores.sqlite.liveness import Liveness, reap
 from headgate.stores.sqlite.queries import Queries
-from headgate.stores.sqlite.values import Values, WordsCache
 
 Q = Queries("exchange")
 
@@ -26,9 +27,9 @@ def exchange(
         stale = {f.token for f in (*exchange.passed, *exchange.finishes, *exchange.progress)}
         return Exchanged(stale=frozenset(stale), dead=True), []
     stale = finishing.pass_on(tx, exchange.worker, exchange.passed)
-    stale |= finishing.finish_all(tx, exchange.worker, name, exchange.finishes)
+    stale |= finishing.finish_all(tx, exchange.worker, name, exchange.finishes, submitting.submit)
     stale |= finishing.report_progress(tx, exchange.worker, exchange.progress)
-    lost = registry.reap(tx, liveness, workers)
+    lost = reap(tx, liveness, workers)
     seen = glance(tx)
     claimed, more = (), False
     if exchange.claim is not None:
@@ -68,7 +69,7 @@ def exchange(
         unrouted=bool(
             seen["unrouted"]
             and exchange.claim is not None
-            and submitting.unrouted_tasks(tx) & exchange.claim.tasks
+            and routing.unrouted_tasks(tx) & exchange.claim.tasks
         ),
         recall=recall,
     )

@@ -7,28 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headgate.choice import LaneKey, Lines
+from headgate.choice import LaneKey
 from headgate.choice import Row as ReadyRow
 from headgate.claim import Group
 from headgate.limits import Need
-from headgate.stores.sqlite import moves
+from headgate.stores.relational import moves
+from headgate.stores.relational.events import record
+from headgate.stores.relational.lines import list_lines
+from headgate.stores.relational.reserving import Reservations
+from headgate.stores.relational.values import Values
 from headgate.stores.sqlite.database import Row, Transaction
-from headgate.stores.sqlite.events import record
 from headgate.stores.sqlite.queries import Queries
-from headgate.stores.sqlite.reserving import Reservations
-from headgate.stores.sqlite.values import Values
 
 Q = Queries("claim")
 
 REFUSED_FOR = 1.0
 """Seconds for which a worker's mark on a group counts; it sets it anew while it waits."""
-
-
-def list_lines(tx: Transaction) -> Lines:
-    lines: Lines = {}
-    for row in tx.rows(Q.bands):
-        lines.setdefault(row["queue"], {}).setdefault(row["priority"], []).append(row["band"])
-    return lines
 
 
 class TransactionLine:

@@ -13,10 +13,13 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from headgate import kernel
 from headgate.errors import StoreUnavailable
+from headgate.stores.relational import registry
+from headgate.stores.relational.transaction import Transaction
 
 log = logging.getLogger("headgate.store")
 
@@ -134,3 +137,14 @@ def _age(path: Path) -> float:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:  # somebody else has swept it
         return 0.0
+
+
+def reap(tx: Transaction, liveness: Liveness, workers: Mapping[str, str]) -> list[str]:
+    """Take away every one of these (id → name) whose lock is free: nobody of it is alive.
+
+    This is part of each claim, so that no sweeper has to run before a free slot is free.
+    """
+    gone = [worker for worker in workers if not liveness.alive(worker)]
+    for worker in gone:
+        registry.remove(tx, worker, workers[worker], "its processes are gone")
+    return gone

@@ -9,7 +9,7 @@ from headgate.stores.relational.queries import Sql, Statements
 SQL = Sql(Path(__file__).parent / "sql")
 
 
-def Queries(file: str) -> Statements:  # noqa: N802 - reads as the thing it gives
+def Queries(file: str) -> Statements:
     """The statements of one file, by name."""
     return getattr(SQL, file)
 

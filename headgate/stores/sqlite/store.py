@@ -40,22 +40,24 @@ from headgate.stores.protocol import (
     Why,
     WorkerRecord,
 )
-from headgate.stores.sqlite import (
+from headgate.stores.relational import (
     cataloguing,
-    doctoring,
     events,
-    exchanging,
     holding,
     inspecting,
     looking,
     moves,
+    queueing,
     registry,
-    submitting,
+    routing,
     values,
 )
+from headgate.stores.relational.transaction import Row
+from headgate.stores.relational.transaction import Transaction as AnyTransaction
+from headgate.stores.sqlite import doctoring, exchanging, submitting
 from headgate.stores.sqlite.bell import Bells
 from headgate.stores.sqlite.database import BUSY_TIMEOUT, Database, Transaction
-from headgate.stores.sqlite.liveness import Liveness
+from headgate.stores.sqlite.liveness import Liveness, reap
 from headgate.stores.sqlite.schema import migrate
 
 SUBMIT_CHUNK = 1000
@@ -123,11 +125,11 @@ class SQLiteStore:
 
     def unrouted(self, tasks: frozenset[str], limit: int = 100) -> list[Unrouted]:
         with self._db.read() as tx:
-            return submitting.unrouted(tx, tasks, limit)
+            return routing.unrouted(tx, tasks, limit)
 
     def route(self, routings: Sequence[Routing]) -> int:
         with self._write() as tx:
-            return submitting.route(tx, routings)
+            return routing.route(tx, routings)
 
     # --- work --------------------------------------------------------------------------------
 
@@ -149,17 +151,14 @@ class SQLiteStore:
 
     def mark(self, worker: str, state: str) -> None:
         with self._write() as tx:
-            tx.run("UPDATE workers SET state = ? WHERE id = ?", (state, worker))
-            events.record(tx, f"worker_{state}", registry.known(tx, worker) or worker, worker)
+            registry.mark(tx, worker, state)
 
     def unregister(self, worker: str) -> None:
         with self._write() as tx:
             registry.unregister(tx, worker)
         self._liveness.forget(worker)
 
-    def declare_dead(
-        self, worker: str, reason: str, started: frozenset[int] | None = None
-    ) -> None:
+    def declare_dead(self, worker: str, reason: str, started: frozenset[int] | None = None) -> None:
         with self._write() as tx:
             registry.declare_dead(tx, worker, reason, started)
         self._liveness.forget(worker)
@@ -189,15 +188,14 @@ class SQLiteStore:
 
     def overdue(self, token: int, reason: str) -> None:
         with self._write() as tx:
-            tx.run("UPDATE running SET overdue = ? WHERE token = ?", (reason, token))
-            events.record(tx, "attempt_overdue", str(token), reason=reason)
+            holding.overdue(tx, token, reason)
 
     def sweep(self) -> Sweep:
         if not self._due_for_sweep():
             return Sweep()
         with self._write() as tx:
             before = tx.value("SELECT count(*) FROM running")
-            lost = registry.reap(tx, self._liveness, registry.names(tx))
+            lost = reap(tx, self._liveness, registry.names(tx))
             sweep = Sweep(
                 lost_workers=tuple(lost),
                 lost_attempts=before - tx.value("SELECT count(*) FROM running"),
@@ -205,9 +203,7 @@ class SQLiteStore:
                 expired_slots=holding.expire(tx),
             )
             moves.promote(tx)
-            for worker in self._liveness.strays(
-                {r["id"] for r in tx.rows("SELECT id FROM workers")}
-            ):
+            for worker in self._liveness.strays(set(registry.names(tx))):
                 self._liveness.forget(worker)
         for worker in lost:
             self._liveness.forget(worker)
@@ -216,17 +212,15 @@ class SQLiteStore:
     def _due_for_sweep(self) -> bool:
         """Is there anything to sweep? Asked without the write lock: idle costs nothing."""
         with self._db.read() as tx:
-            workers = {row["id"] for row in tx.rows("SELECT id FROM workers")}
+            workers = set(registry.names(tx))
+            ended = {"boot_id": tx.boot_id, "boot": tx.boot}
             self._liveness.keep_only(workers)
             return (
                 any(not self._liveness.alive(worker) for worker in workers)
-                or tx.row(inspecting.Q.expiring, {"now": tx.now, "limit": 1}) is not None
-                or tx.row(
-                    "SELECT 1 FROM slots WHERE worker IS NULL AND (boot <> ? OR ends <= ?) LIMIT 1",
-                    (tx.boot_id, tx.boot),
-                ) is not None
+                or tx.row(tx.sql.jobs.expiring, {"now": tx.now, "limit": 1}) is not None
+                or tx.row(tx.sql.slots.some_expired, ended) is not None
                 or bool(self._liveness.strays(workers))
-            )  # fmt: skip
+            )
 
     def prune(self, retention: Retention, limit: int = 1000) -> int:
         with self._write() as tx:
@@ -236,7 +230,7 @@ class SQLiteStore:
 
     def take_slot(self, request: SlotRequest) -> SlotRecord | None:
         with self._write() as tx:
-            lost = registry.reap(tx, self._liveness, registry.names(tx))
+            lost = reap(tx, self._liveness, registry.names(tx))
             slot = holding.take(tx, request)
         for worker in lost:
             self._liveness.forget(worker)
@@ -281,19 +275,17 @@ class SQLiteStore:
 
     def pause_queue(self, queue: str, paused: bool, by: str = "", reason: str = "") -> None:
         with self._write() as tx:
-            tx.run(
-                "INSERT INTO queues (name, paused, who, reason, at) VALUES (?, ?, ?, ?, ?)"
-                " ON CONFLICT (name) DO UPDATE SET paused = excluded.paused, who = excluded.who,"
-                " reason = excluded.reason, at = excluded.at",
-                (queue, int(paused), by, reason, tx.now),
-            )
-            kind = "queue_paused" if paused else "queue_resumed"
-            events.record(tx, kind, queue, by, reason=reason)
-            tx.ring("work")
+            queueing.pause(tx, queue, paused, by, reason)
 
     def workers(self) -> list[WorkerRecord]:
         with self._db.read() as tx:
-            return registry.records(tx, self._liveness)
+            return self._workers(tx)
+
+    def _workers(self, tx: AnyTransaction) -> list[WorkerRecord]:
+        def alive(row: Row) -> bool:
+            return self._liveness.alive(row["id"])
+
+        return registry.records(tx, alive)
 
     def events(self, kind: str | None = None, limit: int = 100) -> list[EventRecord]:
         with self._db.read() as tx:
@@ -328,7 +320,7 @@ class SQLiteStore:
 
     def why(self, id: str) -> Why:
         with self._db.read() as tx:
-            return looking.why(tx, self._liveness, id)
+            return looking.why(tx, self._workers, id)
 
     def remaining(
         self,

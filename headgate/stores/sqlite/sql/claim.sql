@@ -1,25 +1,3 @@
--- The bands there are, in order: hop from one to the next, whatever stands in them.
--- name: bands
-WITH RECURSIVE b (cells) AS (
-    SELECT (SELECT json_array(queue, priority, band) FROM ready
-            ORDER BY queue, priority, band LIMIT 1)
-    UNION ALL
-    SELECT coalesce(
-        (SELECT json_array(r.queue, r.priority, r.band) FROM ready r
-         WHERE r.queue = json_extract(cells, '$[0]') AND r.priority = json_extract(cells, '$[1]')
-           AND r.band > json_extract(cells, '$[2]') ORDER BY r.band LIMIT 1),
-        (SELECT json_array(r.queue, r.priority, r.band) FROM ready r
-         WHERE r.queue = json_extract(cells, '$[0]') AND r.priority > json_extract(cells, '$[1]')
-         ORDER BY r.priority, r.band LIMIT 1),
-        (SELECT json_array(r.queue, r.priority, r.band) FROM ready r
-         WHERE r.queue > json_extract(cells, '$[0]')
-         ORDER BY r.queue, r.priority, r.band LIMIT 1))
-    FROM b WHERE cells IS NOT NULL
-)
-SELECT json_extract(cells, '$[0]') AS queue, json_extract(cells, '$[1]') AS priority,
-       json_extract(cells, '$[2]') AS band
-FROM b WHERE cells IS NOT NULL
-
 -- name: turns_from_start
 WITH RECURSIVE t (turn) AS (
     SELECT (SELECT turn FROM ready
@@ -109,23 +87,6 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 SELECT 1 FROM slots s LEFT JOIN jobs j ON j.n = s.job
 WHERE s.grp = :grp AND s.since > :since
   AND NOT (j.band IS :band AND j.turn IS :turn AND j.lane IS :lane) LIMIT 1
-
--- name: reserved_by_others
-SELECT grp, lane, job FROM reservations
-WHERE grp = :grp AND lane <> :lane AND boot = :boot_id AND ends > :boot
-
--- name: reserve
-INSERT INTO reservations (grp, lane, job, units, ends, boot)
-VALUES (:grp, :lane, :job, :units, :ends, :boot_id)
-ON CONFLICT (grp) DO UPDATE SET lane = excluded.lane, job = excluded.job,
-    units = excluded.units, ends = excluded.ends, boot = excluded.boot
-
--- name: renew_reservation
-UPDATE reservations SET ends = :ends, boot = :boot_id
-WHERE lane = :lane AND ends < :worth
-
--- name: unreserve
-DELETE FROM reservations WHERE lane = :lane
 
 -- name: paused_queues
 SELECT name FROM queues WHERE paused = 1

@@ -1,9 +1,11 @@
 -- name: running
 SELECT r.token, r.job, r.worker, r.attempt, r.started_at, r.ready_at, r.slots, r.reserved,
-       j.id, j.queue, j.priority, j.band, j.turn, j.lane, j.place, j.max_lost,
-       c.reason AS cancelled
-FROM running r JOIN jobs j ON j.n = r.job LEFT JOIN cancels c ON c.job = r.job
+       j.id, j.max_lost
+FROM running r JOIN jobs j ON j.n = r.job
 WHERE r.token = :token
+
+-- name: cancelled
+SELECT reason FROM cancels WHERE job = :job
 
 -- name: running_of_worker
 SELECT token FROM running WHERE worker = :worker ORDER BY token
@@ -11,8 +13,11 @@ SELECT token FROM running WHERE worker = :worker ORDER BY token
 -- name: delete_running
 DELETE FROM running WHERE token = :token
 
--- name: delete_slots
+-- name: free_slots
 DELETE FROM slots WHERE token = :token
+
+-- name: free_lost_slots
+DELETE FROM slots WHERE token = :token AND worker IS NOT NULL
 
 -- name: mine
 SELECT slots, reserved FROM running WHERE token = :token AND worker = :worker
@@ -41,4 +46,3 @@ SELECT count(*) FROM attempts WHERE job = :job AND outcome = :outcome
 -- name: progress
 UPDATE running SET progress = :fraction, progress_text = :text
 WHERE token = :token AND worker = :worker
-

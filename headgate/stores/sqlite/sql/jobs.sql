@@ -1,9 +1,11 @@
 -- name: columns
-SELECT j.*, f.state AS f_state, f.reason AS f_reason, f.result, f.error, f.attempt AS f_attempt,
+SELECT j.*, NULL AS carried, f.state AS f_state, f.reason AS f_reason, f.result, f.error, f.attempt AS f_attempt,
        f.at AS f_at, r.token, r.worker, r.attempt AS r_attempt, r.started_at, r.ready_at, r.slots,
        r.progress, r.progress_text, r.overdue, r.released, r.reserved, w.name AS worker_name,
        s.run_at AS s_run_at, s.reason AS s_reason, s.attempt AS s_attempt,
        q.since, q.attempt AS q_attempt, c.reason AS c_reason
+
+-- name: tables
 FROM jobs j
 LEFT JOIN finished f ON f.job = j.n
 LEFT JOIN running r ON r.job = j.n
@@ -13,10 +15,46 @@ LEFT JOIN ready q ON q.queue = j.queue AND q.priority = j.priority AND q.band = 
     AND q.turn = j.turn AND q.lane = j.lane AND q.place = j.place
 LEFT JOIN cancels c ON c.job = j.n
 
+-- name: is_job
+j.id = :id
+
+-- name: is_after
+j.n < (SELECT n FROM jobs WHERE id = :after)
+
+-- name: is_among
+j.id IN (SELECT value FROM json_each(:ids))
+
+-- name: is_scheduled
+j.n IN (SELECT job FROM scheduled)
+
+-- name: is_running
+j.n IN (SELECT job FROM running WHERE reserved = 0)
+
+-- name: is_ready
+f.job IS NULL AND s.job IS NULL AND (r.job IS NULL OR r.reserved = 1)
+
+-- name: is_succeeded
+f.state = 'succeeded'
+
+-- name: is_failed
+f.state = 'failed'
+
+-- name: is_cancelled
+f.state = 'cancelled'
+
+-- name: is_in_group
+(instr(j.needs, :cells) OR instr(j.needs, :named) OR instr(coalesce(r.slots, ''), :held))
+
+-- name: id_of
+SELECT id FROM jobs WHERE n = :n
+
 -- name: attempts
 SELECT a.token, a.attempt, a.worker, a.started_at, a.ended_at, a.outcome, a.reason, a.slots,
        a.error
 FROM attempts a JOIN jobs j ON j.n = a.job WHERE j.id = :id
+UNION ALL
+SELECT f.token, f.attempt, f.worker, f.started_at, f.at, f.outcome, f.reason, f.slots, f.error
+FROM finished f JOIN jobs j ON j.n = f.job WHERE j.id = :id AND f.token IS NOT NULL
 UNION ALL
 SELECT r.token, r.attempt, coalesce(w.name, r.worker), r.started_at, NULL, 'running', r.overdue,
        r.slots, NULL
@@ -30,7 +68,7 @@ SELECT count(*) FROM (
     WHERE queue = :queue AND priority = :priority AND band = :band AND turn = :turn
       AND lane = :lane AND place < :place
     LIMIT 1001
-)
+) AS found
 
 -- name: delete_ready
 DELETE FROM ready WHERE queue = :queue AND priority = :priority AND band = :band
@@ -43,8 +81,29 @@ ON CONFLICT (job) DO NOTHING
 -- name: expiring
 SELECT n, id FROM jobs WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit
 
--- name: prunable
-SELECT job FROM finished WHERE state = :state AND at <= :before ORDER BY at LIMIT :limit
+-- name: delete_scheduled
+DELETE FROM scheduled WHERE job = :job
+
+-- name: delete_unrouted
+DELETE FROM unrouted WHERE task = :task AND job = :job
+
+-- name: insert_unrouted
+INSERT INTO unrouted (task, job) VALUES (:task, :job)
+
+-- name: unreserve
+DELETE FROM reservations WHERE job = :job
+
+-- name: expiry_spent
+UPDATE jobs SET expires_at = NULL WHERE n = :job
+
+-- name: keep_last_attempt
+INSERT INTO attempts (job, token, attempt, worker, started_at, ended_at, outcome, reason, slots,
+                      error)
+SELECT job, token, attempt, worker, started_at, at, outcome, reason, slots, error
+FROM finished WHERE job = :job AND token IS NOT NULL
+
+-- name: delete_finished
+DELETE FROM finished WHERE job = :job
 
 -- name: set_aside
 UPDATE attempts SET outcome = outcome || ' (before)'

@@ -1,6 +1,9 @@
 -- name: version
 SELECT value FROM counters WHERE name = 'limits'
 
+-- name: bump
+UPDATE counters SET value = value + 1 WHERE name = 'limits'
+
 -- name: declared
 SELECT name, source, declarer, value, release, at FROM declared ORDER BY name
 
@@ -48,7 +51,8 @@ SELECT value FROM carried WHERE grp = :grp
 SELECT slot, units, worker, ends, boot FROM slots WHERE grp = :grp
 
 -- name: held_by_any
-SELECT grp, slot, units, worker, ends, boot FROM slots WHERE grp IN
+SELECT grp, slot, units, worker, ends, boot FROM slots
+WHERE grp IN (SELECT value FROM json_each(:groups))
 
 -- name: reservations
 SELECT grp, lane, job, units, ends, boot FROM reservations

@@ -1,5 +1,5 @@
 -- name: queue_waiting
-SELECT count(*) FROM (SELECT 1 FROM ready WHERE queue = :queue LIMIT :limit)
+SELECT count(*) FROM (SELECT 1 FROM ready WHERE queue = :queue LIMIT :limit) AS found
 
 -- name: queue_running
 SELECT j.queue, count(*) AS n FROM running r JOIN jobs j ON j.n = r.job
@@ -14,10 +14,7 @@ SELECT j.queue, count(*) AS n
 FROM (SELECT job FROM scheduled LIMIT :limit) s JOIN jobs j ON j.n = s.job GROUP BY j.queue
 
 -- name: queue_oldest
-SELECT min(since) FROM (SELECT since FROM ready WHERE queue = :queue LIMIT :limit)
-
--- name: unrouted_count
-SELECT count(*) FROM (SELECT 1 FROM unrouted LIMIT :limit)
+SELECT min(since) FROM (SELECT since FROM ready WHERE queue = :queue LIMIT :limit) AS found
 
 -- name: running_tasks
 SELECT DISTINCT j.task, j.queue FROM running r JOIN jobs j ON j.n = r.job
@@ -33,3 +30,9 @@ FROM scheduled s JOIN jobs j ON j.n = s.job WHERE s.run_at <= :now LIMIT 1000
 -- name: band_lanes
 SELECT DISTINCT turn, lane FROM ready
 WHERE queue = :queue AND priority = :priority AND band = :band LIMIT 1000
+
+-- name: reserver
+SELECT j.id FROM reservations r JOIN jobs j ON j.n = r.job WHERE r.grp = :grp
+
+-- name: groups
+SELECT grp FROM overrides UNION SELECT grp FROM carried UNION SELECT grp FROM slots

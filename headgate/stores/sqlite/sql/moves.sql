@@ -1,6 +1,8 @@
 -- name: insert_finished
-INSERT INTO finished (job, state, reason, result, error, attempt, at)
-VALUES (:job, :state, :reason, :result, :error, :attempt, :at)
+INSERT INTO finished (job, state, reason, result, error, attempt, at, token, outcome, worker,
+                      started_at, slots)
+VALUES (:job, :state, :reason, :result, :error, :attempt, :at, :token, :outcome, :worker,
+        :started_at, :slots)
 
 -- name: insert_ready
 INSERT INTO ready (queue, priority, band, turn, lane, place, job, attempt, since)
@@ -22,3 +24,7 @@ DELETE FROM scheduled WHERE run_at = ? AND job = ?
 
 -- name: set_place
 UPDATE jobs SET place = ? WHERE n = ?
+
+-- name: promote
+INSERT INTO ready (queue, priority, band, turn, lane, place, job, attempt, since)
+SELECT queue, priority, band, turn, lane, place, n, ?, ? FROM jobs WHERE n = ?

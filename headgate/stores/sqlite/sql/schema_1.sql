@@ -96,6 +96,7 @@ CREATE TABLE slots (
 CREATE INDEX slots_token ON slots (token);
 CREATE INDEX slots_ending ON slots (ends) WHERE worker IS NULL;
 
+-- Attempts before the last one; the last stands with the end of its job, where it ended so.
 CREATE TABLE attempts (
     job INTEGER NOT NULL,
     token INTEGER NOT NULL,
@@ -110,6 +111,7 @@ CREATE TABLE attempts (
     PRIMARY KEY (job, token)
 ) STRICT, WITHOUT ROWID;
 
+-- Jobs that are over. `token` and what follows it tell the last attempt, if there was one.
 CREATE TABLE finished (
     job INTEGER PRIMARY KEY,
     state TEXT NOT NULL,
@@ -117,7 +119,12 @@ CREATE TABLE finished (
     result TEXT,
     error TEXT,
     attempt INTEGER NOT NULL,
-    at REAL NOT NULL
+    at REAL NOT NULL,
+    token INTEGER,
+    outcome TEXT,
+    worker TEXT,
+    started_at REAL,
+    slots TEXT
 ) STRICT;
 CREATE INDEX finished_at ON finished (state, at);
 

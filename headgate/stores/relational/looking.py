@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from headgate.choice import LaneKey
 from headgate.claim import Block, Room
 from headgate.limits import Band, Needs, needs_of
 from headgate.stores.protocol import LimitRecord, QueueRecord, Why, WorkerRecord
-from headgate.stores.sqlite import cataloguing
-from headgate.stores.sqlite.line import list_lines
-from headgate.stores.sqlite.database import Row, Transaction
-from headgate.stores.sqlite.inspecting import Q as JOBS
-from headgate.stores.sqlite.inspecting import job_row, to_record
-from headgate.stores.sqlite.liveness import Liveness
-from headgate.stores.sqlite.queries import Queries
-from headgate.stores.sqlite.registry import records
-from headgate.choice import LaneKey
-from headgate.stores.sqlite.submitting import unrouted_tasks
-from headgate.stores.sqlite.values import Values, limit_record, slot_records
+from headgate.stores.relational import cataloguing
+from headgate.stores.relational.inspecting import job_row, to_record
+from headgate.stores.relational.lines import list_lines
+from headgate.stores.relational.routing import unrouted_tasks
+from headgate.stores.relational.transaction import Row, Transaction
+from headgate.stores.relational.values import Values, limit_record, limit_records, slot_records
 
-Q = Queries("look")
 BOUND = 10_000
 _LANE = ("queue", "priority", "band", "turn", "lane", "place")
 
 
 def queues(tx: Transaction) -> list[QueueRecord]:
     waiting = set(list_lines(tx))
-    running = {row["queue"]: row["n"] for row in tx.rows(Q.queue_running)}
-    reserved = {row["queue"]: row["n"] for row in tx.rows(Q.queue_reserved)}
-    scheduled = {r["queue"]: r["n"] for r in tx.rows(Q.queue_scheduled, {"limit": BOUND})}
-    settings = {row["name"]: row for row in tx.rows("SELECT * FROM queues")}
+    running = {row["queue"]: row["n"] for row in tx.rows(tx.sql.look.queue_running)}
+    reserved = {row["queue"]: row["n"] for row in tx.rows(tx.sql.look.queue_reserved)}
+    scheduled = {r["queue"]: r["n"] for r in tx.rows(tx.sql.look.queue_scheduled, {"limit": BOUND})}
+    settings = {row["name"]: row for row in tx.rows(tx.sql.queues.every)}
     names = waiting | set(running) | set(reserved) | set(scheduled) | set(settings)
     found: list[QueueRecord] = []
     for name in sorted(names):
         params = {"queue": name, "limit": BOUND}
-        count = min(BOUND, tx.value(Q.queue_waiting, params) + reserved.get(name, 0))
+        count = min(BOUND, tx.value(tx.sql.look.queue_waiting, params) + reserved.get(name, 0))
         setting = settings.get(name)
         found.append(
             QueueRecord(
@@ -43,7 +40,7 @@ def queues(tx: Transaction) -> list[QueueRecord]:
                 waiting=count,
                 running=running.get(name, 0),
                 scheduled=scheduled.get(name, 0),
-                oldest_ready_at=tx.value(Q.queue_oldest, params),
+                oldest_ready_at=tx.value(tx.sql.look.queue_oldest, params),
                 bounded=count >= BOUND,
                 paused_by=setting["who"] if setting and setting["paused"] else "",
             )
@@ -51,7 +48,7 @@ def queues(tx: Transaction) -> list[QueueRecord]:
     return found
 
 
-def why(tx: Transaction, liveness: Liveness, id: str) -> Why:
+def why(tx: Transaction, everyone: Callable[[Transaction], Sequence[WorkerRecord]], id: str) -> Why:
     """Why a job is where it is: the first cause that keeps it from starting."""
     row = job_row(tx, id)
     job = to_record(row)
@@ -61,7 +58,7 @@ def why(tx: Transaction, liveness: Liveness, id: str) -> Why:
         slots = [slot for group in job.groups for slot in slot_records(tx, group)]
         mine = tuple(slot for slot in slots if slot.token == job.token)
         return Why(job, "cancelling" if job.cancel_requested else "running", holders=mine)
-    workers = [w for w in records(tx, liveness) if w.state != "dead"]
+    workers = [worker for worker in everyone(tx) if worker.state != "dead"]
     if job.state == "scheduled":
         return Why(job, "retry" if job.reason == "retry" else "scheduled", until=job.run_at)
     if row["reserved"]:
@@ -70,13 +67,13 @@ def why(tx: Transaction, liveness: Liveness, id: str) -> Why:
     if not row["band"]:
         known = any(job.task in worker.tasks for worker in workers)
         return Why(job, "unrouted", detail="" if known else "no live worker knows the task")
-    ahead = tx.value(JOBS.ahead, {column: row[column] for column in _LANE})
+    ahead = tx.value(tx.sql.jobs.ahead, {column: row[column] for column in _LANE})
     place = {"ahead": min(ahead, 1000), "ahead_bounded": ahead > 1000}
-    paused = tx.row("SELECT who, reason FROM queues WHERE name = ? AND paused = 1", (job.queue,))
+    paused = tx.row(tx.sql.queues.paused, {"queue": job.queue})
     if paused is not None:
         detail = ": ".join(part for part in (paused["who"], paused["reason"]) if part)
         return Why(job, "queue-paused", detail=detail, **place)
-    block, groups = blocked_by(tx, job.needs, _lane_text(row))
+    block, groups = blocked_by(tx, job.needs, _lane_text(row), _carried(row))
     if block is not None:
         code = {
             "full": "limit-full", "zero": "limit-zero", "paused": "limit-paused",
@@ -85,10 +82,7 @@ def why(tx: Transaction, liveness: Liveness, id: str) -> Why:
         holders = tuple(slot for group in groups for slot in slot_records(tx, group.group))
         detail = ""
         if block.cause == "reserved":
-            detail = tx.value(
-                "SELECT j.id FROM reservations r JOIN jobs j ON j.n = r.job WHERE r.grp = ?",
-                (block.group,),
-            )
+            detail = tx.value(tx.sql.look.reserver, {"grp": block.group})
         return Why(job, code, groups=groups, holders=holders, detail=detail or "", **place)
     if not any(job.task in worker.tasks for worker in workers):
         detail = "" if workers else "no worker is running"
@@ -105,16 +99,21 @@ def _lane_text(row: Row) -> str:
     return LaneKey(row["queue"], row["priority"], row["band"], row["turn"], row["lane"]).text
 
 
+def _carried(row: Row) -> Mapping[str, int | None]:
+    """The values that the job brought, where it is left to the first claim to record them."""
+    return dict(json.loads(row["carried"] or "[]"))
+
+
 def _busy(workers: list[WorkerRecord]) -> str:
     room = sum(max(0, w.concurrency - w.running) for w in workers)
     return "" if room else "all workers that could run it are busy"
 
 
 def blocked_by(
-    tx: Transaction, needs: Needs, lane: str
+    tx: Transaction, needs: Needs, lane: str, carried: Mapping[str, int | None]
 ) -> tuple[Block | None, tuple[LimitRecord, ...]]:
     """What stands in the way of these needs now, with every group that is part of it."""
-    values = Values(tx)
+    values = Values(tx, carried=carried)
     room = Room(values.group)
     plan = room.plan(needs, lane)
     if not isinstance(plan, Block):
@@ -134,16 +133,16 @@ def remaining(
     closed: frozenset[str],
 ) -> int:
     """Jobs that a worker of these tasks and queues could still run (see the protocol)."""
-    paused = {row["name"] for row in tx.rows("SELECT name FROM queues WHERE paused = 1")} | closed
+    paused = {row["name"] for row in tx.rows(tx.sql.queues.every) if row["paused"]} | closed
     room = Room(Values(tx).group)
 
     def mine(task: str, queue: str) -> bool:
         return task in tasks and queue not in paused and (queues is None or queue in queues)
 
     count = len(unrouted_tasks(tx) & tasks)
-    count += sum(mine(row["task"], row["queue"]) for row in tx.rows(Q.running_tasks))
-    for sql in (Q.retrying, Q.due_tasks):
-        for row in tx.rows(sql, {"now": tx.now} if sql is Q.due_tasks else ()):
+    count += sum(mine(row["task"], row["queue"]) for row in tx.rows(tx.sql.look.running_tasks))
+    for sql in (tx.sql.look.retrying, tx.sql.look.due_tasks):
+        for row in tx.rows(sql, {"now": tx.now} if sql is tx.sql.look.due_tasks else ()):
             needs = needs_of(row["band"], row["lane"])
             count += mine(row["task"], row["queue"]) and not shut_off(room, needs)
     for queue, priorities in list_lines(tx).items():
@@ -151,7 +150,7 @@ def remaining(
             for band in bands:
                 if mine(Band.parse(band).task, queue):
                     where = {"queue": queue, "priority": priority, "band": band}
-                    lanes = tx.rows(Q.band_lanes, where)
+                    lanes = tx.rows(tx.sql.look.band_lanes, where)
                     count += sum(not shut_off(room, needs_of(band, r["lane"])) for r in lanes)
     return count
 
@@ -171,21 +170,16 @@ def shut_off(room: Room, needs: Needs) -> bool:
 
 def groups(tx: Transaction) -> list[str]:
     """Every group with something of its own: a value, an override, a holder."""
-    names = set(Values(tx).names())
-    for sql in ("SELECT grp FROM overrides", "SELECT grp FROM carried",
-                "SELECT DISTINCT grp FROM slots"):  # fmt: skip
-        names |= {row["grp"] for row in tx.rows(sql)}
-    return sorted(names)
+    return sorted({*Values(tx).names(), *(row["grp"] for row in tx.rows(tx.sql.look.groups))})
 
 
 def limits(tx: Transaction) -> list[LimitRecord]:
     """Limits and groups, the busiest keys of keyed limits included (those that hold)."""
-    values = Values(tx)
     keyed = {
         use.name
         for spec in cataloguing.every(tx)
         for use in (*spec.limits, *(member for members in spec.one_of for member in members))
         if use.key is not None or use.callable
     }
-    records = [limit_record(tx, values, group) for group in groups(tx)]
+    records = limit_records(tx, groups(tx)).values()
     return [replace(r, keyed=True) if r.group in keyed else r for r in records]

@@ -6,14 +6,12 @@ import json
 from typing import Any
 
 from headgate.stores.protocol import EventRecord
-from headgate.stores.sqlite.database import Transaction
-
-_RECORD = "INSERT INTO events (at, kind, subject, who, data) VALUES (?, ?, ?, ?, ?)"
-_LAST = "SELECT * FROM events WHERE :kind IS NULL OR kind = :kind ORDER BY seq DESC LIMIT :limit"
+from headgate.stores.relational.transaction import Transaction
 
 
 def record(tx: Transaction, kind: str, subject: str, who: str = "", **data: Any) -> None:
-    tx.run(_RECORD, (tx.now, kind, subject, who, json.dumps(data, ensure_ascii=False)))
+    text = json.dumps(data, ensure_ascii=False)
+    tx.run(tx.sql.events.record, (tx.now, kind, subject, who, text))
 
 
 def last(tx: Transaction, kind: str | None, limit: int) -> list[EventRecord]:
@@ -21,5 +19,10 @@ def last(tx: Transaction, kind: str | None, limit: int) -> list[EventRecord]:
         EventRecord(
             row["seq"], row["at"], row["kind"], row["subject"], row["who"], json.loads(row["data"])
         )
-        for row in tx.rows(_LAST, {"kind": kind, "limit": limit})
+        for row in tx.rows(tx.sql.events.last, {"kind": kind, "limit": limit})
     ]
+
+
+def forget(tx: Transaction, before: float, limit: int) -> None:
+    """What happened before that is not kept any more."""
+    tx.run(tx.sql.events.forget, {"before": before, "limit": limit})

@@ -5,14 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from headgate.stores.protocol import Publication, TaskSpec
-from headgate.stores.sqlite import values
-from headgate.stores.sqlite.database import Transaction
-
-_PUT = """
-INSERT INTO catalogue (name, task, spec, release, at) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE
-SET task = excluded.task, spec = excluded.spec, release = excluded.release, at = excluded.at
-"""
+from headgate.stores.relational import values
+from headgate.stores.relational.transaction import Transaction
 
 
 def publish(tx: Transaction, publication: Publication) -> None:
@@ -21,7 +15,7 @@ def publish(tx: Transaction, publication: Publication) -> None:
     for spec in publication.tasks:
         text = msgspec.json.encode(spec).decode()
         for name in (spec.name, *spec.aliases):
-            before = tx.row("SELECT task, release FROM catalogue WHERE name = ?", (name,))
+            before = tx.row(tx.sql.catalogue.known, {"name": name})
             if before is not None:
                 older = values.release_key(before["release"]) > values.release_key(
                     publication.release
@@ -30,15 +24,16 @@ def publish(tx: Transaction, publication: Publication) -> None:
                 taken = name != spec.name and before["task"] == name
                 if older or taken:
                     continue
-            tx.run(_PUT, (name, spec.name, text, publication.release, tx.now))
+            entry = {"name": name, "task": spec.name, "spec": text}
+            tx.run(tx.sql.catalogue.put, {**entry, "release": publication.release, "at": tx.now})
     tx.ring("work")
 
 
 def find(tx: Transaction, name: str) -> TaskSpec | None:
-    text = tx.value("SELECT spec FROM catalogue WHERE name = ?", (name,))
+    text = tx.value(tx.sql.catalogue.spec, {"name": name})
     return None if text is None else msgspec.json.decode(text, type=TaskSpec)
 
 
 def every(tx: Transaction) -> list[TaskSpec]:
-    rows = tx.rows("SELECT spec FROM catalogue WHERE name = task ORDER BY name")
+    rows = tx.rows(tx.sql.catalogue.every)
     return [msgspec.json.decode(row["spec"], type=TaskSpec) for row in rows]

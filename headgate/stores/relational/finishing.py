@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from headgate.jobs import Failure, Finish, Progress
+from headgate.jobs import Failure, Finish, NewJob, Progress
 from headgate.stores.protocol import Passed
-from headgate.stores.sqlite import moves, submitting
-from headgate.stores.sqlite.database import Row, Transaction
-from headgate.stores.sqlite.events import record
-from headgate.stores.sqlite.queries import Queries
+from headgate.stores.relational import moves
+from headgate.stores.relational.events import record
+from headgate.stores.relational.transaction import Row, Transaction
 
-Q = Queries("finish")
-
-RETRY_FLOOR = 1.0
+Submit = Callable[[Transaction, Sequence[NewJob]], object]
+"""Stores the jobs that follow from an attempt, in the transaction that ends it."""
 
 
 def pass_on(tx: Transaction, worker: str, passed: Sequence[Passed]) -> set[int]:
@@ -28,39 +27,43 @@ def pass_on(tx: Transaction, worker: str, passed: Sequence[Passed]) -> set[int]:
 
 
 def pass_one(tx: Transaction, worker: str, passed: Passed) -> bool:
-    own = tx.row(Q.mine, {"token": passed.token, "worker": worker})
+    own = tx.row(tx.sql.finish.mine, {"token": passed.token, "worker": worker})
     if own is None:
         return False
     if not own["reserved"]:
         return True  # told before, and the answer was lost: it runs in its slots already
     at, slots = tx.now - max(0.0, passed.ago), own["slots"]
     if passed.owner is not None:
-        owner = tx.row(Q.mine, {"token": passed.owner, "worker": worker})
+        owner = tx.row(tx.sql.finish.mine, {"token": passed.owner, "worker": worker})
         # The fence on the other side: an owner that was declared lost has given its slots
         # away, and who took them over has none.
         if owner is None:
             return False
         slots = owner["slots"]
         # The end that `extend_lease` gave them was for the attempt before.
-        tx.run(Q.pass_slots, {"token": passed.token, "owner": passed.owner, "at": at})
-    tx.run(Q.start_reserved, {"token": passed.token, "at": at, "slots": slots})
+        tx.run(tx.sql.finish.pass_slots, {"token": passed.token, "owner": passed.owner, "at": at})
+    tx.run(tx.sql.finish.start_reserved, {"token": passed.token, "at": at, "slots": slots})
     return True
 
 
-def finish_all(tx: Transaction, worker: str, name: str, finishes: Sequence[Finish]) -> set[int]:
+def finish_all(
+    tx: Transaction, worker: str, name: str, finishes: Sequence[Finish], submit: Submit
+) -> set[int]:
     """Finish each attempt that is still this worker's; the tokens of the others are stale."""
-    return {finish.token for finish in finishes if not finish_one(tx, worker, name, finish)}
+    return {finish.token for finish in finishes if not finish_one(tx, worker, name, finish, submit)}
 
 
-def finish_one(tx: Transaction, worker: str, name: str, finish: Finish) -> bool:
-    running = tx.row(Q.running, {"token": finish.token})
+def finish_one(tx: Transaction, worker: str, name: str, finish: Finish, submit: Submit) -> bool:
+    running = tx.row(tx.sql.finish.running, {"token": finish.token})
     # The fence: an attempt that was declared lost has no row here any more, and its job
     # may be running again under a higher token. Its late word changes nothing.
     if running is None or running["worker"] != worker:
         return False
-    job, attempt = running["job"], running["attempt"]
+    job, attempt, outcome = running["job"], running["attempt"], finish.outcome
+    # Looked up by a statement of its own, after the one that locked the attempt: who cancels
+    # a running job holds that lock, so by now the word is either here or comes too late.
+    cancelled = tx.value(tx.sql.finish.cancelled, {"job": job})
     leave(tx, running)
-    outcome, cancelled = finish.outcome, running["cancelled"]
     if running["reserved"] and outcome in ("cancelled", "returned"):
         give_back(tx, running, finish.reason if outcome == "cancelled" else cancelled)
         return True
@@ -72,23 +75,23 @@ def finish_one(tx: Transaction, worker: str, name: str, finish: Finish) -> bool:
     if outcome == "returned":
         give_back(tx, running, None)
         return True
-    archive(tx, running, name, outcome, finish.reason, finish.error)
-    if outcome == "interrupted":
-        moves.back(tx, job, attempt)
-    elif outcome == "retry":
-        again_at = tx.now + max(0.0, finish.delay)
-        moves.schedule(tx, job, again_at, attempt, keeps_place=True, reason="retry")
-    elif outcome == "snoozed":
-        again_at = tx.now + max(0.0, finish.delay)
-        moves.schedule(tx, job, again_at, attempt, keeps_place=False, reason="snoozed")
-    else:
+    if outcome in ("succeeded", "failed", "cancelled"):
         moves.conclude(
             tx, job, outcome, finish.reason,
             result=finish.result, error=moves.error_text(finish.error), attempt=attempt,
-            asked=cancelled is not None,
+            asked=cancelled is not None, last=_last(running, name, outcome),
         )  # fmt: skip
+    else:
+        archive(tx, running, name, outcome, finish.reason, finish.error)
+        again_at = tx.now + max(0.0, finish.delay)
+        if outcome == "interrupted":
+            moves.back(tx, job, attempt)
+        elif outcome == "retry":
+            moves.schedule(tx, job, again_at, attempt, keeps_place=True, reason="retry")
+        else:
+            moves.schedule(tx, job, again_at, attempt, keeps_place=False, reason="snoozed")
     if finish.followups:
-        submitting.submit(tx, finish.followups)
+        submit(tx, finish.followups)
     return True
 
 
@@ -99,15 +102,15 @@ def leave(tx: Transaction, running: Row, *, lost: bool = False) -> None:
     that ends, though the worker is gone.
     """
     token = running["token"]
-    tx.run(Q.delete_running, {"token": token})
+    tx.run(tx.sql.finish.delete_running, {"token": token})
     if running["slots"] != "[]":
         if lost:
-            params = {"token": token, "boot": tx.boot, "boot_id": tx.boot_id}
-            tx.run(Q.keep_extended_slots, params)
-            sql = "DELETE FROM slots WHERE token = :token AND worker IS NOT NULL"
-            gone = tx.run(sql, params).rowcount
+            params = {"token": token, "now": tx.now, "boot": tx.boot, "boot_id": tx.boot_id}
+            tx.run(tx.sql.finish.keep_extended_slots, params)
+            gone = tx.run(tx.sql.finish.free_lost_slots, params).rowcount
         else:
-            gone = tx.run(Q.delete_slots, {"token": token}).rowcount
+            params = {"token": token, "now": tx.now}
+            gone = tx.run(tx.sql.finish.free_slots, params).rowcount
         # None: they were passed on, and somebody runs in them.
         if gone:
             tx.freed.update({group: units for group, _, units in json.loads(running["slots"])})
@@ -125,22 +128,29 @@ def give_back(tx: Transaction, running: Row, cancelled: str | None) -> None:
 def archive(
     tx: Transaction, running: Row, worker: str, outcome: str, reason: str, error: Failure | None
 ) -> None:
-    """Keep the attempt: start, end, worker, groups, error."""
+    """Keep the attempt: start, end, worker, groups, error. The one that ends its job stands
+    with the end of the job instead, where all that is told of both is the same."""
     tx.run(
-        Q.insert_attempt,
+        tx.sql.finish.insert_attempt,
         {
+            **_last(running, worker, outcome),
             "job": running["job"],
-            "token": running["token"],
             "attempt": running["attempt"],
-            "worker": worker,
-            "started_at": running["started_at"],
             "ended_at": tx.now,
-            "outcome": "error" if outcome in ("failed", "retry") else outcome,
             "reason": reason,
-            "slots": running["slots"],
             "error": moves.error_text(error),
         },
     )
+
+
+def _last(running: Row, worker: str, outcome: str) -> dict[str, Any]:
+    return {
+        "token": running["token"],
+        "outcome": "error" if outcome in ("failed", "retry") else outcome,
+        "worker": worker,
+        "started_at": running["started_at"],
+        "slots": running["slots"],
+    }
 
 
 def lose(
@@ -152,20 +162,24 @@ def lose(
 ) -> None:
     """The attempt is lost with its worker: the job goes back, or fails as lost. What was
     reserved ahead goes back unspent when it is known that it is not among the `started`."""
-    running = tx.row(Q.running, {"token": token})
+    running = tx.row(tx.sql.finish.running, {"token": token})
     if running is None:
         return
+    job, attempt = running["job"], running["attempt"]
+    cancelled = tx.value(tx.sql.finish.cancelled, {"job": job})
     if running["reserved"] and started is not None and token not in started:
         leave(tx, running)
-        give_back(tx, running, running["cancelled"])
+        give_back(tx, running, cancelled)
         return
-    job, attempt = running["job"], running["attempt"]
     leave(tx, running, lost=True)
     archive(tx, running, worker, "lost", reason, None)
     record(tx, "attempt_lost", running["id"], worker, token=token, reason=reason)
-    if running["cancelled"] is not None:
-        moves.conclude(tx, job, "cancelled", running["cancelled"], attempt=attempt)
-    elif tx.value(Q.count_attempts, {"job": job, "outcome": "lost"}) > running["max_lost"]:
+    if cancelled is not None:
+        moves.conclude(tx, job, "cancelled", cancelled, attempt=attempt)
+    elif (
+        tx.value(tx.sql.finish.count_attempts, {"job": job, "outcome": "lost"})
+        > running["max_lost"]
+    ):
         message = f"lost with its worker {running['max_lost'] + 1} times, last: {reason}"
         moves.conclude(tx, job, "failed", "lost", error=moves.plain_error(message), attempt=attempt)
     else:
@@ -181,6 +195,6 @@ def report_progress(tx: Transaction, worker: str, reports: Sequence[Progress]) -
             "token": report.token,
             "worker": worker,
         }
-        if tx.run(Q.progress, params).rowcount == 0:
+        if tx.run(tx.sql.finish.progress, params).rowcount == 0:
             stale.add(report.token)
     return stale

@@ -6,10 +6,7 @@ from typing import Protocol
 
 from headgate.claim import RESERVATION, Group
 from headgate.limits import Needs
-from headgate.stores.sqlite.database import Transaction
-from headgate.stores.sqlite.queries import Queries
-
-Q = Queries("claim")
+from headgate.stores.relational.transaction import Transaction
 
 
 class Groups(Protocol):
@@ -36,7 +33,7 @@ class Reservations:
             "worth": tx.boot + self._seconds / 2,
             "boot_id": tx.boot_id,
         }
-        tx.run(Q.renew_reservation, params)
+        tx.run(tx.sql.reserve.renew_reservation, params)
 
     def reserve(self, lane: str, wanted: list[tuple[str, int]], place: int) -> None:
         """All groups at once, in order of sequence: who came earlier keeps its reservation,
@@ -46,7 +43,9 @@ class Reservations:
         others = [
             row
             for group, _ in wanted
-            for row in tx.rows(Q.reserved_by_others, {"grp": group, "lane": lane, **boot})
+            for row in tx.rows(
+                tx.sql.reserve.reserved_by_others, {"grp": group, "lane": lane, **boot}
+            )
         ]
         if any(row["job"] < place for row in others):
             return
@@ -54,7 +53,7 @@ class Reservations:
             self.drop(row["lane"])
         for group, units in wanted:
             tx.run(
-                Q.reserve,
+                tx.sql.reserve.reserve,
                 {
                     "grp": group,
                     "lane": lane,
@@ -68,5 +67,5 @@ class Reservations:
             state.reserved_for, state.reserved = lane, units
 
     def drop(self, lane: str) -> None:
-        self._tx.run(Q.unreserve, {"lane": lane})
+        self._tx.run(self._tx.sql.reserve.unreserve, {"lane": lane})
         self._room.forget_reservation(lane)

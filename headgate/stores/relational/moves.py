@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from headgate.jobs import Failure, State
-from headgate.stores.sqlite.database import Transaction
-from headgate.stores.sqlite.queries import Queries
+from headgate.stores.relational.transaction import Transaction
 
-Q = Queries("moves")
 PROMOTED_AT_ONCE = 500
+
+
+NO_ATTEMPT = {"token": None, "outcome": None, "worker": None, "started_at": None, "slots": None}
 
 
 def conclude(
     tx: Transaction, job: int, state: State, reason: str = "", *,
     result: str | None = None, error: str | None = None, attempt: int = 0, asked: bool = True,
+    last: Mapping[str, Any] = NO_ATTEMPT,
 ) -> None:  # fmt: skip
-    """The job is over. `asked` is False when it is known that nobody asked to cancel it."""
+    """The job is over. `asked` is False when it is known that nobody asked to cancel it;
+    `last` is the attempt that ended it, where that ended for the same reason."""
     if asked:
-        tx.run(Q.delete_cancel, {"job": job})
+        tx.run(tx.sql.moves.delete_cancel, {"job": job})
     tx.run(
-        Q.insert_finished,
+        tx.sql.moves.insert_finished,
         {
             "job": job,
             "state": state,
@@ -29,6 +34,7 @@ def conclude(
             "error": error,
             "attempt": attempt,
             "at": tx.now,
+            **last,
         },
     )
     tx.ring("done")
@@ -37,7 +43,7 @@ def conclude(
 def back(tx: Transaction, job: int, attempt: int, *, since: float | None = None) -> None:
     """Back into line, at the place it had; `since` when it never left it to run."""
     params = {"job": job, "attempt": attempt, "since": tx.now if since is None else since}
-    tx.run(Q.insert_ready, params)
+    tx.run(tx.sql.moves.insert_ready, params)
     tx.ring("work")
 
 
@@ -45,12 +51,12 @@ def schedule(
     tx: Transaction, job: int, run_at: float, attempt: int, *, keeps_place: bool, reason: str
 ) -> None:
     tx.run(
-        Q.insert_scheduled,
+        tx.sql.moves.insert_scheduled,
         {
             "run_at": run_at,
             "job": job,
             "attempt": attempt,
-            "keeps_place": int(keeps_place),
+            "keeps_place": keeps_place,
             "reason": reason,
         },
     )
@@ -58,16 +64,16 @@ def schedule(
 
 def promote(tx: Transaction) -> int:
     """What is due takes its place in line. Every worker does this; nobody leads."""
-    due = tx.rows(Q.due, {"now": tx.now, "limit": PROMOTED_AT_ONCE})
+    due = tx.rows(tx.sql.moves.due, {"now": tx.now, "limit": PROMOTED_AT_ONCE})
     if not due:
         return 0
-    fresh = [row for row in due if not row["keeps_place"]]
+    fresh = [row["job"] for row in due if not row["keeps_place"]]
     if fresh:
-        first = tx.next("place", len(fresh))
-        tx.many(Q.set_place, [(first + i, row["job"]) for i, row in enumerate(fresh)])
-    tx.many(Q.delete_scheduled, [(row["run_at"], row["job"]) for row in due])
-    for row in due:
-        back(tx, row["job"], row["attempt"])
+        places = tx.numbers("place", len(fresh))
+        tx.many(tx.sql.moves.set_place, list(zip(places, fresh, strict=True)))
+    tx.many(tx.sql.moves.delete_scheduled, [(row["run_at"], row["job"]) for row in due])
+    tx.many(tx.sql.moves.promote, [(row["attempt"], tx.now, row["job"]) for row in due])
+    tx.ring("work")
     return len(due)
 
 

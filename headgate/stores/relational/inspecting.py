@@ -8,53 +8,48 @@ from typing import Any
 from headgate.errors import JobNotFound, StoreError
 from headgate.jobs import FINAL, AttemptRecord, JobFilter, JobRecord, Retention, State
 from headgate.limits import Needs, split_group
-from headgate.stores.sqlite import moves
-from headgate.stores.sqlite.database import Row, Transaction
-from headgate.stores.sqlite.events import record
-from headgate.stores.sqlite.queries import Queries
+from headgate.stores.relational import events, moves
+from headgate.stores.relational.events import record
+from headgate.stores.relational.transaction import Row, Transaction
 
-Q = Queries("jobs")
-
-# Which rows of which table are the jobs of a state; the driving table decides the order.
-_STATE_TABLES: dict[State, str] = {
-    "scheduled": "j.n IN (SELECT job FROM scheduled)",
-    "running": "j.n IN (SELECT job FROM running WHERE reserved = 0)",
-    "ready": "f.job IS NULL AND s.job IS NULL AND (r.job IS NULL OR r.reserved = 1)",
-    "succeeded": "f.state = 'succeeded'",
-    "failed": "f.state = 'failed'",
-    "cancelled": "f.state = 'cancelled'",
-}
+LOOKS = 20
+"""How often a job that moves while it is looked at is looked for again."""
 
 
 def job_row(tx: Transaction, id: str) -> Row:
-    row = tx.row(f"{Q.columns} WHERE j.id = :id", {"id": id}) if id.isprintable() else None
+    """The job with all that is known of it, wherever it stands."""
+    row = None
+    if id.isprintable():
+        row = tx.row(f"{tx.sql.jobs.columns} {tx.sql.jobs.tables} WHERE {tx.sql.jobs.is_job}",
+                     {"id": id})  # fmt: skip
     if row is None:
         raise JobNotFound(f"no job {id!r} in this store (finished jobs are pruned by retention)")
     return row
 
 
 def find(tx: Transaction, filter: JobFilter, limit: int, after: str | None) -> list[JobRecord]:
-    where, params = _where(filter)
+    where, params = _where(tx, filter)
     if after is not None:
-        where += " AND j.n < (SELECT n FROM jobs WHERE id = :after)"
+        where += f" AND {tx.sql.jobs.is_after}"
         params["after"] = after
-    sql = f"{Q.columns} WHERE {where} ORDER BY j.n DESC LIMIT :limit"
+    sql = f"{tx.sql.jobs.columns} {tx.sql.jobs.tables} WHERE {where} ORDER BY j.n DESC LIMIT :limit"
     return [to_record(row) for row in tx.rows(sql, {**params, "limit": limit})]
 
 
 def count(tx: Transaction, filter: JobFilter, limit: int) -> int:
-    where, params = _where(filter)
-    tables = Q.columns[Q.columns.index("FROM jobs j") :]
+    where, params = _where(tx, filter)
+    tables = tx.sql.jobs.tables
     if filter.states and filter.states <= FINAL:
-        tables = tables.replace("LEFT JOIN finished", "JOIN finished", 1)
-    sql = f"SELECT count(*) FROM (SELECT 1 {tables} WHERE {where} LIMIT :limit)"
+        tables = tables.replace("LEFT JOIN", "JOIN", 1)  # the first is that of `finished`
+    sql = f"SELECT count(*) FROM (SELECT 1 {tables} WHERE {where} LIMIT :limit) AS found"
     return int(tx.value(sql, {**params, "limit": limit}))
 
 
-def _where(filter: JobFilter) -> tuple[str, dict[str, Any]]:
-    terms, params = ["1"], dict[str, Any]()
+def _where(tx: Transaction, filter: JobFilter) -> tuple[str, dict[str, Any]]:
+    terms, params = ["true"], dict[str, Any]()
     if filter.states:
-        terms.append("(" + " OR ".join(_STATE_TABLES[s] for s in sorted(filter.states)) + ")")
+        states = [getattr(tx.sql.jobs, f"is_{state}") for state in sorted(filter.states)]
+        terms.append("(" + " OR ".join(states) + ")")
     if filter.task is not None:
         terms.append("j.task = :task")
         params["task"] = filter.task
@@ -72,17 +67,13 @@ def _where(filter: JobFilter) -> tuple[str, dict[str, Any]]:
         # of a group that the submission named.
         name, key = split_group(filter.group)
         cells = [name] if key is None else [name, key]
-        terms.append(
-            "(instr(j.needs, :cells) OR instr(j.needs, :named)"
-            " OR instr(coalesce(r.slots, ''), :held))"
-        )
+        terms.append(tx.sql.jobs.is_in_group)
         params["cells"] = _cells(*cells)
         params["named"] = _cells("", filter.group)
         params["held"] = json.dumps(filter.group, ensure_ascii=False)
     if filter.ids:
-        marks = [f":id{i}" for i in range(len(filter.ids))]
-        terms.append(f"j.id IN ({', '.join(marks)})")
-        params.update({mark[1:]: id for mark, id in zip(marks, filter.ids, strict=True)})
+        terms.append(tx.sql.jobs.is_among)
+        params["ids"] = json.dumps(filter.ids)
     return " AND ".join(terms), params
 
 
@@ -155,51 +146,77 @@ def attempts(tx: Transaction, id: str) -> list[AttemptRecord]:
             groups=tuple(group for group, _, _ in json.loads(row["slots"])),
             error=moves.read_error(row["error"]),
         )
-        for row in tx.rows(Q.attempts, {"id": id})
+        for row in tx.rows(tx.sql.jobs.attempts, {"id": id})
     ]
 
 
 def cancel(tx: Transaction, id: str, by: str, reason: str) -> JobRecord:
     """A waiting job is cancelled at once; a running one is asked to stop."""
-    row = job_row(tx, id)
-    reason = reason or "cancelled"
-    if row["f_state"] is None and row["token"] is not None:
+    for _ in range(LOOKS):
+        row = job_row(tx, id)
+        if row["f_state"] is not None or _cancel(tx, row, by, reason or "cancelled"):
+            return to_record(job_row(tx, id))
+        # Between the look and the deed somebody claimed it, ended it or gave it back: it has
+        # moved on, so look where it is now.
+    raise StoreError(
+        f"job {id} could not be cancelled: it was in none of the places where it was looked for,"
+        f" {LOOKS} times; see headgate doctor"
+    )
+
+
+def _cancel(tx: Transaction, row: Row, by: str, reason: str) -> bool:
+    if row["token"] is not None:
+        # Locked, so that the attempt cannot end before our word stands: who ends it locks it
+        # first and looks for such words afterwards.
+        if tx.row(tx.sql.slots.running, {"token": row["token"]}) is None:
+            return False
         params = {"job": row["n"], "at": tx.now, "who": by, "reason": reason}
-        tx.run(Q.request_cancel, params)
-        record(tx, "cancel_requested", id, by, reason=reason)
+        tx.run(tx.sql.jobs.request_cancel, params)
+        record(tx, "cancel_requested", row["id"], by, reason=reason)
         tx.ring("work")
-    elif row["f_state"] is None:
-        take_out_of_line(tx, row)
-        attempt = row["q_attempt"] or row["s_attempt"] or 0
-        moves.conclude(tx, row["n"], "cancelled", reason, attempt=attempt)
-        record(tx, "job_cancelled", id, by, reason=reason)
-    return to_record(job_row(tx, id))
+        return True
+    if not take_out_of_line(tx, row):
+        return False
+    attempt = row["q_attempt"] or row["s_attempt"] or 0
+    moves.conclude(tx, row["n"], "cancelled", reason, attempt=attempt)
+    record(tx, "job_cancelled", row["id"], by, reason=reason)
+    return True
 
 
-def take_out_of_line(tx: Transaction, row: Row) -> None:
+def take_out_of_line(tx: Transaction, row: Row) -> bool:
+    """Remove it from wherever it waits; False when it waits there no more."""
     place = {k: row[k] for k in ("queue", "priority", "band", "turn", "lane", "place")}
-    tx.run(Q.delete_ready, place)
-    tx.run("DELETE FROM scheduled WHERE job = ?", (row["n"],))
-    tx.run("DELETE FROM unrouted WHERE task = ? AND job = ?", (row["task"], row["n"]))
-    tx.run("DELETE FROM reservations WHERE job = ?", (row["n"],))
-    tx.ring("work", "room")  # a reservation may have kept others waiting
+    job = {"job": row["n"], "task": row["task"]}
+    found = (
+        tx.run(tx.sql.jobs.delete_ready, place).rowcount
+        or tx.run(tx.sql.jobs.delete_scheduled, job).rowcount
+        or tx.run(tx.sql.jobs.delete_unrouted, job).rowcount
+    )
+    if found:
+        tx.run(tx.sql.jobs.unreserve, job)
+        tx.ring("work", "room")  # a reservation may have kept others waiting
+    return bool(found)
 
 
 def retry(tx: Transaction, id: str, by: str) -> JobRecord:
     """Run a finished job once more, at the end of the line."""
     row = job_row(tx, id)
-    if row["f_state"] is None:
+    job = {"job": row["n"], "task": row["task"]}
+    if row["f_state"] is not None:
+        # The last attempt stands with the end of the job: it becomes one of those before. The
+        # end is locked by this, and whoever retries or prunes it at the same time finds none.
+        tx.run(tx.sql.jobs.keep_last_attempt, job)
+    if row["f_state"] is None or tx.run(tx.sql.jobs.delete_finished, job).rowcount == 0:
         raise StoreError(
             f"job {id} is {to_record(row).state}: only a finished job can be run again"
         )
     if not row["band"]:
-        tx.run("DELETE FROM finished WHERE job = ?", (row["n"],))
-        tx.run("INSERT INTO unrouted (task, job) VALUES (?, ?)", (row["task"], row["n"]))
+        tx.run(tx.sql.jobs.insert_unrouted, job)
     else:
-        tx.run("DELETE FROM finished WHERE job = ?", (row["n"],))
         # What was used up before does not count against the new run.
-        tx.run(Q.set_aside, {"job": row["n"]})
-        tx.run(Q.renew_place, {"job": row["n"], "place": tx.next("place"), "now": tx.now})
+        tx.run(tx.sql.jobs.set_aside, job)
+        (place,) = tx.numbers("place", 1)
+        tx.run(tx.sql.jobs.renew_place, {"job": row["n"], "place": place, "now": tx.now})
         moves.back(tx, row["n"], row["f_attempt"])
     record(tx, "job_retried", id, by)
     tx.ring("work")
@@ -209,18 +226,19 @@ def retry(tx: Transaction, id: str, by: str) -> JobRecord:
 def expire(tx: Transaction, limit: int = 500) -> int:
     """Cancel waiting jobs that were to start by now. Their expiry is then spent."""
     expired = 0
-    for found in tx.rows(Q.expiring, {"now": tx.now, "limit": limit}):
+    for found in tx.rows(tx.sql.jobs.expiring, {"now": tx.now, "limit": limit}):
         row = job_row(tx, found["id"])
         if row["reserved"]:
             continue  # it starts in a moment, or comes back and is looked at again
         started = row["q_attempt"] or row["s_attempt"]
         if row["f_state"] is None and row["token"] is None and not started:
-            take_out_of_line(tx, row)
+            if not take_out_of_line(tx, row):
+                continue  # somebody claims or cancels it just now
             moves.conclude(tx, row["n"], "cancelled", "expired")
             record(tx, "job_expired", row["id"])
             expired += 1
         # Started or over: the expiry has done its work and is not looked at again.
-        tx.run("UPDATE jobs SET expires_at = NULL WHERE n = ?", (row["n"],))
+        tx.run(tx.sql.jobs.expiry_spent, {"job": row["n"]})
     return expired
 
 
@@ -230,16 +248,12 @@ def prune(tx: Transaction, retention: Retention, limit: int) -> int:
     for state, seconds in retention.of().items():
         if seconds is not None:
             params = {"state": state, "before": tx.now - seconds, "limit": limit - len(jobs)}
-            jobs += [row["job"] for row in tx.rows(Q.prunable, params)]
-    for sql in (
-        "DELETE FROM idempotency WHERE key = (SELECT idempotency_key FROM jobs WHERE n = ?)"
-        " AND job = ?",
-        "DELETE FROM attempts WHERE job = ? AND job = ?",
-        "DELETE FROM finished WHERE job = ? AND job = ?",
-        "DELETE FROM jobs WHERE n = ? AND n = ?",
-    ):
-        tx.many(sql, [(job, job) for job in jobs])
+            jobs += [row["job"] for row in tx.rows(tx.sql.prune.prunable, params)]
+    if jobs:
+        params = {"jobs": json.dumps(jobs)}
+        for sql in (tx.sql.prune.keys, tx.sql.prune.attempts, tx.sql.prune.finished,
+                    tx.sql.prune.jobs):  # fmt: skip
+            tx.run(sql, params)
     if retention.events is not None:
-        tx.run("DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE at <= ? LIMIT ?)",
-               (tx.now - retention.events, limit))  # fmt: skip
+        events.forget(tx, tx.now - retention.events, limit)
     return len(jobs)

@@ -5,26 +5,19 @@ from __future__ import annotations
 import json
 
 from headgate.claim import RESERVATION_BY_HAND, RESERVE_AFTER, Block, Grant, Room
-from headgate.errors import StaleAttempt, TooWide, UnknownLimit
+from headgate.errors import StaleAttempt, StoreError, TooWide, UnknownLimit
 from headgate.limits import Need, Needs, check_group, split_group
 from headgate.stores.protocol import SlotRecord, SlotRequest
-from headgate.stores.sqlite.database import Transaction
-from headgate.stores.sqlite.events import record
-from headgate.stores.sqlite.reserving import Reservations
-from headgate.stores.sqlite.values import Values, carry, slot_record
-
-_INSERT = """
-INSERT INTO slots (grp, slot, token, holder, job, worker, worker_name, units, since, ends, boot)
-VALUES (:grp, :slot, :token, :holder, :job, :worker, :worker_name, :units, :since, :ends, :boot)
-"""
-_ONE = """
-SELECT s.*, '' AS overdue FROM slots s WHERE s.grp = :grp AND s.slot = :slot
-"""
+from headgate.stores.relational.events import record
+from headgate.stores.relational.reserving import Reservations
+from headgate.stores.relational.transaction import Row, Transaction
+from headgate.stores.relational.values import Values, carry, slot_record
 
 
 def take(tx: Transaction, request: SlotRequest) -> SlotRecord | None:
     """One slot, if there is room now."""
     group = check_group(request.group)
+    tx.lock([group])
     if request.carries_limit:
         carry(tx, group, request.limit)
     room = Room(Values(tx).group)
@@ -43,24 +36,39 @@ def take(tx: Transaction, request: SlotRequest) -> SlotRecord | None:
     if grant is None:
         return None
     slot = grant.slots[0].slot
-    token = tx.next("token")
-    tx.run(
-        _INSERT,
-        {
-            "grp": group,
-            "slot": slot,
-            "token": token,
-            "holder": request.holder,
-            "job": None,
-            "worker": None,
-            "worker_name": request.worker,
-            "units": request.units,
-            "since": tx.now,
-            "ends": tx.boot + request.lease,
-            "boot": tx.boot_id,
-        },
-    )
-    return slot_record(tx, tx.rows(_ONE, {"grp": group, "slot": slot})[0])
+    (token,) = tx.numbers("token", 1)
+    _hold(
+        tx, group, slot, token,
+        holder=request.holder, worker_name=request.worker, units=request.units,
+        ends=tx.boot + request.lease, boot=tx.boot_id,
+    )  # fmt: skip
+    return slot_record(tx, tx.rows(tx.sql.slots.one, {"grp": group, "slot": slot})[0])
+
+
+def _hold(
+    tx: Transaction, group: str, slot: int, token: int, *,
+    holder: str, worker_name: str, units: int, job: int | None = None,
+    worker: str | None = None, ends: float | None = None, boot: str | None = None,
+) -> None:  # fmt: skip
+    """Write a holder down, in a number that the count has just found free."""
+    row = {
+        "grp": group,
+        "slot": slot,
+        "token": token,
+        "holder": holder,
+        "job": job,
+        "worker": worker,
+        "worker_name": worker_name,
+        "units": units,
+        "since": tx.now,
+        "ends": ends,
+        "boot": boot,
+    }
+    if tx.run(tx.sql.slots.take, row).rowcount != 1:
+        raise StoreError(
+            f"slot {slot} of {group!r} was taken while its group was locked: somebody writes"
+            " slots without the lock; see headgate doctor"
+        )
 
 
 def take_in_line(
@@ -79,16 +87,19 @@ def take_in_line(
         if reservations.has(lane, needs):
             reservations.renew(lane)
         else:
-            reservations.reserve(lane, wanted, tx.next("place"))
+            reservations.reserve(lane, wanted, tx.numbers("place", 1)[0])
     return None
 
 
 def drop(tx: Transaction, group: str, slot: int, token: int | None, by: str) -> bool:
     """Give a slot back. Only its own token releases it; None is an operator's force."""
-    row = tx.row(_ONE, {"grp": group, "slot": slot})
+    tx.lock([group])
+    row = tx.row(tx.sql.slots.one, {"grp": group, "slot": slot})
     if row is None or (token is not None and row["token"] != token):
         return False
-    tx.run("DELETE FROM slots WHERE grp = ? AND slot = ?", (group, slot))
+    params = {"grp": group, "slot": slot, "token": row["token"], "now": tx.now}
+    if tx.run(tx.sql.slots.drop, params).rowcount == 0:
+        return False
     if token is None:
         record(tx, "slot_released", group, by, slot=slot, holder=row["holder"], token=row["token"])
     tx.ring("work", "room")
@@ -97,7 +108,10 @@ def drop(tx: Transaction, group: str, slot: int, token: int | None, by: str) -> 
 
 def extend_slot(tx: Transaction, group: str, slot: int, token: int, seconds: float) -> float | None:
     """A later end for a slot that still lives; None when it does not."""
-    row = tx.row(_ONE, {"grp": group, "slot": slot})
+    # Under the lock of the group: somebody who counts there just now either finds the new end
+    # or has freed the slot by the time we look.
+    tx.lock([group])
+    row = tx.row(tx.sql.slots.one, {"grp": group, "slot": slot})
     if row is None or row["token"] != token:
         return None
     # A slot whose time is over may have been passed by in a count already: it is gone, even
@@ -105,18 +119,16 @@ def extend_slot(tx: Transaction, group: str, slot: int, token: int, seconds: flo
     if row["worker"] is None and (row["boot"] != tx.boot_id or row["ends"] <= tx.boot):
         return None
     ends = max(tx.boot, row["ends"] or tx.boot) + seconds
-    tx.run("UPDATE slots SET ends = ?, boot = ? WHERE grp = ? AND slot = ?",
-           (ends, tx.boot_id, group, slot))  # fmt: skip
+    params = {"grp": group, "slot": slot, "token": token, "ends": ends, "boot_id": tx.boot_id}
+    if tx.run(tx.sql.slots.extend, params).rowcount == 0:
+        return None
     return tx.now + (ends - tx.boot)
 
 
 def expire(tx: Transaction, group: str | None = None) -> int:
-    """Delete slots whose time is over. Nothing depends on it: they count no more anyway."""
-    sql = "DELETE FROM slots WHERE worker IS NULL AND (boot <> ? OR ends <= ?)"
-    params: list[object] = [tx.boot_id, tx.boot]
-    if group is not None:
-        sql, params = f"{sql} AND grp = ?", [*params, group]
-    count = tx.run(sql, params).rowcount
+    """Free slots whose time is over. Nothing depends on it: they count no more anyway."""
+    params = {"grp": group, "now": tx.now, "boot": tx.boot, "boot_id": tx.boot_id}
+    count = tx.run(tx.sql.slots.expire, params).rowcount
     if count:
         tx.ring("work", "room")
     return count
@@ -127,33 +139,29 @@ def expire(tx: Transaction, group: str | None = None) -> int:
 
 def extend(tx: Transaction, token: int, seconds: float) -> bool:
     """Let the slots of this attempt count for `seconds` from now, worker or no worker."""
-    running = tx.row("SELECT 1 FROM running WHERE token = ?", (token,))
-    if running is None:
+    if tx.row(tx.sql.slots.running, {"token": token}) is None:
         return False
-    tx.run("UPDATE slots SET ends = ?, boot = ? WHERE token = ?",
-           (tx.boot + seconds, tx.boot_id, token))  # fmt: skip
+    params = {"token": token, "ends": tx.boot + seconds, "boot_id": tx.boot_id}
+    tx.run(tx.sql.slots.extend_attempt, params)
     return True
 
 
 def release(tx: Transaction, token: int) -> bool:
     """Give the slots back for a wait; the attempt goes on without them."""
-    marked = tx.run("UPDATE running SET released = 1 WHERE token = ? AND released = 0", (token,))
-    if marked.rowcount == 0:
+    if tx.run(tx.sql.slots.mark_released, {"token": token}).rowcount == 0:
         return False
-    tx.run("DELETE FROM slots WHERE token = ?", (token,))
+    tx.run(tx.sql.finish.free_slots, {"token": token, "now": tx.now})
     tx.ring("work", "room")
     return True
 
 
 def retake(tx: Transaction, token: int, waited: float) -> bool:
     """Take the same groups again, all or none."""
-    running = tx.row(
-        "SELECT r.job, r.worker, r.slots, r.released, j.id FROM running r"
-        " JOIN jobs j ON j.n = r.job WHERE r.token = ?",
-        (token,),
-    )
-    if running is None:
-        raise StaleAttempt("the attempt was lost while it waited: its slots cannot be taken again")
+    before = _released(tx, tx.sql.slots.groups_of_attempt, token)
+    tx.lock(group for group, _, _ in json.loads(before["slots"]))
+    # Read again under the locks, and locked itself from now on: the attempt may have been lost
+    # while we waited for them, and its row is all that says that it lives.
+    running = _released(tx, tx.sql.slots.attempt, token)
     if not running["released"]:
         return True
     held: list[tuple[str, int, int]] = json.loads(running["slots"])
@@ -162,24 +170,26 @@ def retake(tx: Transaction, token: int, waited: float) -> bool:
     grant = take_in_line(tx, room, needs, f"again\x1f{token}", waited)
     if grant is None:
         return False
-    name = tx.value("SELECT name FROM workers WHERE id = ?", (running["worker"],)) or ""
+    name: str = tx.value(tx.sql.workers.known, {"worker": running["worker"]}) or ""
     for slot in grant.slots:
-        tx.run(
-            _INSERT,
-            {
-                "grp": slot.group,
-                "slot": slot.slot,
-                "token": token,
-                "holder": running["id"],
-                "job": running["job"],
-                "worker": running["worker"],
-                "worker_name": name,
-                "units": slot.units,
-                "since": tx.now,
-                "ends": None,
-                "boot": None,
-            },
-        )
+        _hold(
+            tx, slot.group, slot.slot, token,
+            holder=running["id"], worker_name=name, units=slot.units,
+            job=running["job"], worker=running["worker"],
+        )  # fmt: skip
     text = json.dumps([[s.group, s.slot, s.units] for s in grant.slots], ensure_ascii=False)
-    tx.run("UPDATE running SET released = 0, slots = ? WHERE token = ?", (text, token))
+    tx.run(tx.sql.slots.mark_retaken, {"token": token, "slots": text})
     return True
+
+
+def _released(tx: Transaction, sql: str, token: int) -> Row:
+    running = tx.row(sql, {"token": token})
+    if running is None:
+        raise StaleAttempt("the attempt was lost while it waited: its slots cannot be taken again")
+    return running
+
+
+def overdue(tx: Transaction, token: int, reason: str) -> None:
+    """Its time is over and its code cannot be stopped: it holds what it holds, and is shown."""
+    tx.run(tx.sql.slots.mark_overdue, {"token": token, "reason": reason})
+    record(tx, "attempt_overdue", str(token), reason=reason)

@@ -1,0 +1,101 @@
+"""Do the tables agree with each other? What can be mended is mended on request.
+
+`jobs` and `finished` are the truth; `ready`, `running` and the slots follow from them and from
+each other, and are rebuilt where they disagree.
+"""
+
+from __future__ import annotations
+
+import json
+
+from headgate.stores.protocol import Trouble
+from headgate.stores.relational import moves
+from headgate.stores.relational.finishing import lose
+from headgate.stores.relational.transaction import Transaction
+
+
+class Findings:
+    """What was found, in the order of the search."""
+
+    def __init__(self, *, repair: bool) -> None:
+        self.repair = repair
+        self.troubles: list[Trouble] = []
+
+    def add(self, count: int, what: str, detail: str, mending: str = "") -> None:
+        if count:
+            done = self.repair and bool(mending)
+            self.troubles.append(Trouble(what, f"{detail}: {count}", mending, done))
+
+
+def examine(tx: Transaction, found: Findings) -> None:
+    """Each question is one statement, so that it sees one moment: a job that moves from one
+    table to another while we look is always in one of them."""
+    sql = tx.sql.doctor
+    workerless = tx.rows(sql.workerless)
+    found.add(len(workerless), "workerless-attempts", "attempts that belong to no worker",
+              "lose them")  # fmt: skip
+    holderless = tx.rows(sql.holderless)
+    found.add(len(holderless), "holderless-slots", "slots that name no running attempt",
+              "release them")  # fmt: skip
+    slotless = tx.rows(sql.slotless)
+    found.add(len(slotless), "slotless-attempts", "attempts that lack a slot which they hold",
+              "write it down again")  # fmt: skip
+    nowhere = tx.rows(sql.nowhere)
+    found.add(len(nowhere), "jobs-nowhere", "jobs that are in no state", "put them back into line")
+    bodiless = tx.rows(sql.bodiless)
+    found.add(len(bodiless), "bodiless-rows", "places in line that have no job", "delete them")
+    elsewhere = tx.rows(sql.elsewhere)
+    found.add(len(elsewhere), "jobs-in-line-twice",
+              "places in line of jobs that run, wait for their time or are over",
+              "delete them")  # fmt: skip
+    found.add(tx.value(sql.twice), "jobs-twice", "jobs that are both running and finished")
+    if not found.repair:
+        return
+    for row in workerless:
+        lose(tx, row["token"], "?", "found by doctor without a worker")
+    for row in holderless:
+        params = {"grp": row["grp"], "slot": row["slot"], "token": row["token"], "now": tx.now}
+        tx.run(tx.sql.slots.drop, params)
+    for row in slotless:
+        _hold_again(tx, row["token"])
+    for row in (*bodiless, *elsewhere):
+        place = {k: row[k] for k in ("queue", "priority", "band", "turn", "lane", "place")}
+        tx.run(tx.sql.jobs.delete_ready, place)
+    for row in nowhere:
+        if row["band"]:
+            moves.back(tx, row["n"], row["attempt"])
+        else:
+            tx.run(tx.sql.jobs.insert_unrouted, {"task": row["task"], "job": row["n"]})
+    tx.ring("work")
+
+
+def _hold_again(tx: Transaction, token: int) -> None:
+    """The attempt runs, so its slots are held, whatever the limit says by now."""
+    running = tx.row(tx.sql.slots.attempt, {"token": token})
+    if running is None or running["released"]:
+        return
+    rows = tx.rows(tx.sql.slots.of_worker, {"worker": running["worker"]})
+    held = {(row["grp"], row["slot"]) for row in rows}
+    kept: list[tuple[str, int, int]] = []
+    for group, slot, units in json.loads(running["slots"]):
+        if (group, slot) in held:
+            kept.append((group, slot, units))
+            continue
+        number: int = tx.value(tx.sql.slots.next_free, {"grp": group})
+        row = {
+            "grp": group,
+            "slot": number,
+            "token": token,
+            "holder": running["id"],
+            "job": running["job"],
+            "worker": running["worker"],
+            "worker_name": running["worker_name"] or "",
+            "units": units,
+            "since": tx.now,
+            "ends": None,
+            "boot": None,
+        }
+        tx.run(tx.sql.slots.take, row)
+        kept.append((group, number, units))
+    text = json.dumps(kept, ensure_ascii=False)
+    tx.run(tx.sql.slots.mark_retaken, {"token": token, "slots": text})
