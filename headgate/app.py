@@ -26,7 +26,7 @@ from headgate.local import local_context
 from headgate.options import Options, check_options, seconds
 from headgate.slotblock import SlotBlock
 from headgate.slots import Slots
-from headgate.stores import open_store
+from headgate.stores import open_store, shown
 from headgate.stores.protocol import Publication, Store
 from headgate.submit import Stamp
 from headgate.tasks import Call, Task
@@ -84,7 +84,8 @@ class App(Declaring):
         _apps.add(self)
 
     def __repr__(self) -> str:
-        return f"<App {self._url or 'of the configuration'} with {len(self.tasks)} tasks>"
+        url = None if self._url is None else shown(self._url)
+        return f"<App {url or 'of the configuration'} with {len(self.tasks)} tasks>"
 
     # --- configuration and store ---------------------------------------------------------
 
@@ -249,7 +250,7 @@ class App(Declaring):
         """The job with that id, or `JobNotFound`."""
         record = self.store.job(id) if is_text(id) else None
         if record is None:
-            raise JobNotFound(f"no job {id!r} in {self.url}: it may have been pruned")
+            raise JobNotFound(f"no job {id!r} in {shown(self.url)}: it may have been pruned")
         return record
 
     async def aget_job(self, id: str) -> JobRecord:

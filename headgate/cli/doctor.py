@@ -10,6 +10,7 @@ import click
 
 from headgate.cli.exits import OK, TROUBLE
 from headgate.cli.frame import Frame, Verb, pass_frame
+from headgate.stores import shown
 
 if TYPE_CHECKING:
     from headgate.stores.protocol import Trouble
@@ -33,13 +34,13 @@ def doctor(frame: Frame, repair: bool) -> None:
         frame.print_json(
             {
                 "ok": not left,
-                "url": config.url,
+                "url": shown(config.url),
                 "config": file,
                 "troubles": [asdict(trouble) for trouble in troubles],
             }
         )
     else:
-        click.echo(f"store   {config.url}")
+        click.echo(f"store   {shown(config.url)}")
         click.echo(f"config  {file or 'none (defaults)'}")
         for trouble in troubles:
             click.echo(_told(trouble))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from urllib.parse import quote
 
 from headgate.clock import Clock
@@ -25,6 +26,23 @@ def settled(url: str) -> str:
     return url if path is None else f"sqlite:///{quote(str(path))}{mark}{options}"
 
 
+def shown(url: str) -> str:
+    """The url as messages may show it: without a password.
+
+    >>> shown("postgresql://ann:secret@db/app")
+    'postgresql://ann:***@db/app'
+    """
+    if url.startswith("sqlite:"):
+        return url
+    from headgate.stores.postgres.url import redacted
+
+    return redacted(url)
+
+
+def _is_postgres(url: str) -> bool:
+    return url.partition(":")[0] in ("postgresql", "postgres")
+
+
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
     """Open (and, where it is new, create) the store at `url`."""
     scheme, colon, _ = url.partition(":")
@@ -32,6 +50,23 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         from headgate.stores.sqlite.store import SQLiteStore
 
         return SQLiteStore(url, clock=clock)
+    if _is_postgres(url):
+        need_driver(url)
+        from headgate.stores.postgres.store import PostgresStore
+
+        return PostgresStore(url, clock=clock)
     raise ConfigError(
-        f"no store for url {url!r}: use sqlite:///path/to/file.db or sqlite:///:memory:"
+        f"no store for url {shown(url)!r}: use sqlite:///path/to/file.db, sqlite:///:memory: or"
+        " postgresql://user@host/database"
     )
+
+
+def need_driver(url: str) -> None:
+    """The driver of PostgreSQL is an extra: say how to get it."""
+    try:
+        importlib.import_module("psycopg")
+    except ImportError as error:
+        raise ConfigError(
+            f"{shown(url)} needs the driver of PostgreSQL ({error}):"
+            " pip install 'headgate[postgres]'"
+        ) from error

@@ -187,6 +187,11 @@ class Claim:
     """How many more jobs may be reserved ahead."""
     chains: Mapping[str, Chain] = field(default_factory=dict[str, Chain])
     """By `Claimed.chain`, what this worker runs and has reserved."""
+    fresh: bool = True
+    """Look at the line as it is now. False: nothing was heard of since the last round trip, so
+    what the store saw at its end will do."""
+    again: bool = False
+    """The worker is busy and comes back soon: the store may look at the line for it now."""
     hops: int = 2000
     """The budget: how many lanes may be looked at in one claim."""
 
@@ -359,6 +364,12 @@ class Trouble:
 class Bell(Protocol):
     """Rings when something changed. `fileno()` is readable then; None: poll instead."""
 
+    def awake(self, busy: bool) -> None:
+        """Who is busy need not be woken, and where that costs something, nobody tries. A bell
+        is listened to from the start; after `awake(False)` it rings once more if it may have
+        missed something."""
+        ...
+
     def fileno(self) -> int | None: ...
     def drain(self) -> None: ...
     def wait(self, timeout: float) -> bool: ...
@@ -390,9 +401,7 @@ class Store(Protocol):
     def renew(self, worker: str) -> bool: ...
     def mark(self, worker: str, state: str) -> None: ...
     def unregister(self, worker: str) -> None: ...
-    def declare_dead(
-        self, worker: str, reason: str, started: frozenset[int] | None = None
-    ) -> None:
+    def declare_dead(self, worker: str, reason: str, started: frozenset[int] | None = None) -> None:
         """Its attempts are lost. `started`: the tokens reserved ahead of which it is known that
         they had started; the other reserved ones go back unspent. None: nobody knows, so all
         of them are lost attempts."""

@@ -22,6 +22,10 @@ class Ear:
     def hears(self) -> bool:
         return self._fd is not None
 
+    def awake(self, busy: bool) -> None:
+        """Say whether there is work enough here: then nobody need ring."""
+        self._bell.awake(busy)
+
     def _listen(self) -> None:
         self._fd = self._bell.fileno()
         if self._fd is not None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from headgate.clock import Clock
 from headgate.errors import HeadgateError, StoreError
-from headgate.stores import settled
+from headgate.stores import settled, shown
 from headgate.worker.board import Board
 from headgate.worker.channel import Channel
 from headgate.worker.logs import set_up_logging
@@ -139,7 +139,8 @@ class Process:
         log.info(
             "%s is ready: tasks %d, jobs at once %d, %s, %s",
             *(plan.name, len(target.app.tasks), plan.concurrency),
-            *(f"queues {', '.join(plan.queues)}" if plan.queues else "all queues", plan.url),
+            f"queues {', '.join(plan.queues)}" if plan.queues else "all queues",
+            shown(target.app.url),
         )
 
     def _hear(self) -> None:

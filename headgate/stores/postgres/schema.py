@@ -87,7 +87,8 @@ class Found:
 
 def functions() -> list[str]:
     """The scripts that make all functions."""
-    return [path.read_text() for path in sorted(_FOLDER.glob("functions*.sql"))]
+    shared = _FOLDER / "functions.sql"
+    return [path.read_text() for path in (shared, *sorted(_FOLDER.glob("*_functions.sql")))]
 
 
 def digest() -> str:

@@ -1,0 +1,58 @@
+"""`headgate migrate`: the tables and functions of a PostgreSQL store."""
+
+from __future__ import annotations
+
+import click
+
+from headgate.cli.frame import Frame, Verb, pass_frame
+
+
+@click.command(cls=Verb)
+@click.option("--sql", is_flag=True, help="Print the script instead of running it.")
+@click.option(
+    "--from", "since", type=click.IntRange(min=0), default=0, metavar="VERSION",
+    help="With --sql: the version to begin at, else 0 for an empty database.",
+)  # fmt: skip
+@click.option(
+    "--grant", "roles", multiple=True, metavar="ROLE",
+    help="Let this role work with the tables, which needs no right to change them.",
+)  # fmt: skip
+@pass_frame
+def migrate(frame: Frame, sql: bool, since: int, roles: tuple[str, ...]) -> None:
+    """Make or upgrade the schema of a PostgreSQL store. Run it before the programs of a new
+    version; several at once do no harm.
+
+    \b
+    headgate migrate --url postgresql://owner@db/app --grant app_worker
+    headgate migrate --sql > headgate.sql
+    """
+    from headgate.stores import need_driver, shown
+
+    url = frame.config.url
+    if not url.startswith(("postgresql:", "postgres:")):
+        if sql or roles:
+            raise click.UsageError(f"--sql and --grant are for PostgreSQL, not for {shown(url)}")
+        click.echo(f"{shown(url)} needs no migration: it is brought up to date when it is opened")
+        return
+    need_driver(url)
+    from headgate.stores.postgres import schema
+    from headgate.stores.postgres.database import Database
+
+    database = Database(url)
+    try:
+        if sql:
+            if since > schema.VERSION:
+                raise click.UsageError(f"--from {since}: this Headgate knows {schema.VERSION}")
+            click.echo(schema.script(database.schema, since, roles), nl=False)
+            return
+        before, after = schema.migrate(database, roles)
+    finally:
+        database.close()
+    if frame.as_json:
+        frame.print_json({"schema": database.schema, "before": before, "version": after})
+    elif before == after:
+        click.echo(f"schema {database.schema} has version {after} already")
+    else:
+        click.echo(f"schema {database.schema} was version {before} and is now {after}")
+    for role in roles:
+        click.echo(f"role {role} may work with it", err=frame.as_json)

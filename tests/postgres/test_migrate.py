@@ -1,0 +1,146 @@
+"""The schema is made, upgraded and refused as it should be, whoever does it and how often."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from headgate.errors import StoreError, StoreUnavailable, StoreVersion
+from headgate.stores.postgres import connection as connections
+from headgate.stores.postgres import schema
+from headgate.stores.postgres.database import Database
+from tests.postgres.server import Server
+
+
+@pytest.fixture
+def database(empty_database: str) -> Iterator[Database]:
+    database = Database(empty_database)
+    yield database
+    database.close()
+
+
+def headgate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "headgate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_an_empty_database_just_works(database: Database) -> None:
+    schema.settle(database)
+    with database.read() as tx:
+        assert tx.value("SELECT count(*) FROM headgate.jobs") == 0
+        assert tx.value("SELECT version FROM headgate.migrations") == schema.VERSION
+
+
+def test_many_at_once_make_it_once(empty_database: str) -> None:
+    began = threading.Barrier(6)
+    troubles: list[BaseException] = []
+
+    def migrate() -> None:
+        database = Database(empty_database)
+        try:
+            began.wait()
+            schema.settle(database)
+        except BaseException as error:
+            troubles.append(error)
+        finally:
+            database.close()
+
+    threads = [threading.Thread(target=migrate) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert troubles == []
+    with psycopg.connect(empty_database) as connection:
+        told = connection.execute("SELECT count(*) FROM headgate.migrations").fetchone()
+    assert told == (1,)
+
+
+def test_another_schema_beside_it(empty_database: str) -> None:
+    for name in ("headgate", "jobs_2"):
+        database = Database(f"{empty_database}&schema={name}")
+        schema.settle(database)
+        with database.write() as tx:
+            tx.run("INSERT INTO headgate.counters (name, value) VALUES (?, 1)", (name,))
+            assert tx.value("SELECT count(*) FROM headgate.counters") == 2
+        database.close()
+
+
+def test_the_command(empty_database: str) -> None:
+    first = headgate("migrate", "--url", empty_database)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert f"is now {schema.VERSION}" in first.stdout
+    again = headgate("migrate", "--url", empty_database)
+    assert "already" in again.stdout
+
+
+def test_the_script_does_the_same(postgres: Server, empty_database: str) -> None:
+    printed = headgate("migrate", "--sql", "--url", empty_database)
+    assert printed.returncode == 0, printed.stderr
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute(printed.stdout.encode())
+        with pytest.raises(psycopg.errors.RaiseException, match="begins at version 0"):
+            connection.execute(printed.stdout.encode())
+    database = Database(empty_database)
+    schema.settle(database)
+    assert schema.migrate(database) == (schema.VERSION, schema.VERSION)
+    database.close()
+
+
+def test_a_newer_schema_is_refused(database: Database) -> None:
+    schema.settle(database)
+    with database.write() as tx:
+        tx.run("INSERT INTO headgate.migrations (version, functions) VALUES (999, '')")
+    for opening in (schema.settle, schema.migrate):
+        with pytest.raises(StoreVersion, match=r"version 999.*upgrade this program"):
+            opening(database)
+
+
+def test_an_older_schema_is_refused_until_it_is_migrated(database: Database) -> None:
+    schema.settle(database)
+    with database.write() as tx:
+        tx.run("UPDATE headgate.migrations SET functions = 'those of an older one'")
+        tx.run("DROP FUNCTION headgate.ring")
+    with pytest.raises(StoreVersion, match="run `headgate migrate`"):
+        schema.settle(database)
+    schema.migrate(database)
+    schema.settle(database)
+
+
+def test_another_programs_schema_is_left_alone(database: Database) -> None:
+    with database.session() as connection:
+        connection.execute("CREATE SCHEMA headgate")
+        connection.execute("CREATE TABLE headgate.theirs (n int)")
+    with pytest.raises(StoreVersion, match="another program"):
+        schema.settle(database)
+
+
+def test_a_migration_that_fails_leaves_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "functions", lambda: ["CREATE FUNCTION headgate.broken() what"])
+    with pytest.raises(StoreError):
+        schema.settle(database)
+    monkeypatch.undo()
+    schema.settle(database)
+
+
+def test_a_missing_schema_is_named(database: Database) -> None:
+    with pytest.raises(StoreVersion, match="headgate migrate"), database.read():
+        pass
+
+
+def test_an_old_server_is_refused(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MINIMUM_VERSION", 990000)
+    with pytest.raises(StoreVersion, match="needs 99 or newer"):
+        schema.settle(Database(empty_database))
+
+
+def test_a_database_that_is_not_there(postgres: Server) -> None:
+    with pytest.raises(StoreUnavailable, match="nowhere_at_all"):
+        schema.settle(Database(postgres.url("nowhere_at_all")))
