@@ -297,6 +297,10 @@ class ClaimState:
     """When it was last looked at which lanes do not move."""
     seen: object = None
     """What the store said about limits and pauses in the last claim; see `Exchanged.recall`."""
+    refusals: int = 0
+    """Claims in a row that others were quicker than."""
+    view: object = None
+    """What the store saw at the end of the last round trip; see `Claim.fresh`."""
 
     def rotation(self, queue: str, priority: int) -> Rotation:
         return self.rotations.setdefault((queue, priority), Rotation())

@@ -146,6 +146,8 @@ class Finish:
     error: Failure | None = None
     delay: float = 0.0
     followups: tuple[NewJob, ...] = ()
+    keep: bool = True
+    """False: retention is 0 for such an end, so the store may forget the job at once."""
 
 
 @dataclass(frozen=True, slots=True)

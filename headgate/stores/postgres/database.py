@@ -269,6 +269,40 @@ class Database:
                     raise self._in_doubt(error) from error
                 raise
 
+    def call_two(
+        self, sql: str, params: Params, behind: tuple[str, Params] | None
+    ) -> tuple[Any, Any]:
+        """The value of a statement, and of another that is sent with it and begins after the
+        first is committed: one round trip, two transactions."""
+        if self.pooled or self.clock is not None:
+            with self.write() as tx:
+                first = tx.value(sql, params)
+            if behind is None:
+                return first, None
+            with self.write() as tx:
+                return first, tx.value(*behind)
+        statement = self.statement(sql)
+        one: psycopg.Cursor[Row] | None = None
+        with self.session() as connection:
+            try:
+                if behind is None:
+                    one = connection.cursor().execute(statement.text, statement.bind(params))
+                    return _value(one), None
+                after = self.statement(behind[0])
+                with connection.pipeline() as pipeline:
+                    one = connection.cursor().execute(statement.text, statement.bind(params))
+                    pipeline.sync()
+                    two = connection.cursor().execute(after.text, after.bind(behind[1]))
+                return _value(one), _value(two)
+            except psycopg.Error as error:
+                # The first may have been done, and then its answer counts: what failed is only
+                # the look behind it.
+                if one is not None and (done := _done(one)):
+                    return done[0], None
+                if is_lost(error):
+                    raise self._in_doubt(error) from error
+                raise
+
     def now(self) -> float:
         """The store's time."""
         if self.clock is not None:
@@ -356,6 +390,19 @@ class Database:
             f"{self.url}: the connection was lost while a commit was under way ({text}): it may"
             " have happened or not; repeat the call with the same token or key to find out"
         )
+
+
+def _value(cursor: psycopg.Cursor[Row]) -> Any:
+    row = cursor.fetchone()
+    return None if row is None else row[0]
+
+
+def _done(cursor: psycopg.Cursor[Row]) -> Row | None:
+    """The row of a statement that has its answer, whatever came after it."""
+    result = cursor.pgresult
+    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+        return None
+    return cursor.fetchone()
 
 
 def rollback(connection: Connection) -> None:

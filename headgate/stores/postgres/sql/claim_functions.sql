@@ -1,0 +1,553 @@
+-- A worker's round trip: `act` tells what ended and takes what was chosen, `look` shows the
+-- line for the next choice. The choice itself (turns, room, one-of) is made by the worker from
+-- what it saw; here it is checked against what is true now. A choice may therefore be out of
+-- date, which costs a start, and never exactness.
+--
+-- The settings on both functions keep one plan whatever the statistics say: every step is a
+-- probe of a primary key.
+
+-- Ring these bells, then say what stands in line. `p_skip`: bands that are not entered; `p_cursors`: per queue and
+-- priority the turn to go on after, as {"queue": {"priority": "turn"}}.
+--
+-- The answer: time, version of the limits, and by name
+--   bands: [[queue, priority, band], …]
+--   turns: [[band number, [turn, …] after the cursor, all?, [turn, …] from the start, all?], …]
+--   lanes: [[band number, turn, [[lane, jobs up to a bound, place, job, since], …], all?], …]
+--   held:  {group: units}
+CREATE OR REPLACE FUNCTION headgate.look(
+    p_rings text[], p_worker text, p_queues text[], p_tasks text[], p_skip text[], p_cursors json,
+    p_turns integer, p_lanes integer, p_wanted integer
+) RETURNS json LANGUAGE plpgsql
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_material = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_now float8 := headgate.clock();
+    v_bands json[] := '{}';
+    v_turns json[] := '{}';
+    v_lanes json[] := '{}';
+    v_groups text[] := '{}';
+    v_more text[];
+    v_band record;
+    v_shape json;
+    v_names text[];
+    v_cursor text;
+    v_after text[];
+    v_start text[];
+    v_all boolean;
+    v_wrap_all boolean;
+    v_per integer;
+    v_found json[];
+    v_i integer := -1;
+    v_held json;
+    v_glance record;
+    v_what text;
+BEGIN
+    FOREACH v_what IN ARRAY p_rings LOOP
+        PERFORM headgate.ring(v_what);
+    END LOOP;
+    FOR v_band IN
+        WITH RECURSIVE b AS (
+            (SELECT r.queue, r.priority, r.band FROM headgate.ready r
+             ORDER BY r.queue, r.priority, r.band LIMIT 1)
+            UNION ALL
+            SELECT n.queue, n.priority, n.band FROM b CROSS JOIN LATERAL (
+                SELECT r.queue, r.priority, r.band FROM headgate.ready r
+                WHERE (r.queue, r.priority, r.band) > (b.queue, b.priority, b.band)
+                ORDER BY r.queue, r.priority, r.band LIMIT 1
+            ) n
+        )
+        SELECT queue, priority, band FROM b
+    LOOP
+        v_i := v_i + 1;
+        v_bands := v_bands || json_build_array(v_band.queue, v_band.priority, v_band.band);
+        v_shape := v_band.band::json;
+        CONTINUE WHEN NOT ((v_shape ->> 0) = ANY (p_tasks))
+            OR NOT (p_queues IS NULL OR v_band.queue = ANY (p_queues));
+        -- The limits that the band needs as a whole, and the names that its keys belong to.
+        v_names := '{}';
+        IF v_band.band NOT LIKE '%,[],[],%' THEN
+            SELECT coalesce(array_agg(need ->> 0) FILTER (WHERE need ->> 1 = '0'), '{}'),
+                   coalesce(array_agg(need ->> 0) FILTER (WHERE need ->> 1 = '1'), '{}')
+            INTO v_more, v_names
+            FROM (
+                SELECT e AS need FROM json_array_elements(v_shape -> 1) e
+                UNION ALL
+                SELECT e FROM json_array_elements(v_shape -> 2) m, json_array_elements(m) e
+            ) needs;
+            v_groups := v_groups || v_more;
+        END IF;
+        CONTINUE WHEN v_band.band = ANY (p_skip);
+
+        v_cursor := p_cursors -> v_band.queue ->> v_band.priority::text;
+        WITH RECURSIVE t AS (
+            (SELECT r.turn, 1 AS n FROM headgate.ready r
+             WHERE r.queue = v_band.queue AND r.priority = v_band.priority
+               AND r.band = v_band.band AND (v_cursor IS NULL OR r.turn > v_cursor)
+             ORDER BY r.turn LIMIT 1)
+            UNION ALL
+            SELECT x.turn, t.n + 1 FROM t CROSS JOIN LATERAL (
+                SELECT r.turn FROM headgate.ready r
+                WHERE r.queue = v_band.queue AND r.priority = v_band.priority
+                  AND r.band = v_band.band AND r.turn > t.turn
+                ORDER BY r.turn LIMIT 1
+            ) x WHERE t.n <= p_turns
+        )
+        SELECT array_agg(turn) INTO v_after FROM t;
+        v_after := coalesce(v_after, '{}');
+        v_all := cardinality(v_after) <= p_turns;
+        v_after := v_after[:p_turns];
+        v_start := '{}';
+        v_wrap_all := true;
+        IF v_cursor IS NOT NULL AND v_all THEN
+            WITH RECURSIVE t AS (
+                (SELECT r.turn, 1 AS n FROM headgate.ready r
+                 WHERE r.queue = v_band.queue AND r.priority = v_band.priority
+                   AND r.band = v_band.band AND r.turn <= v_cursor
+                 ORDER BY r.turn LIMIT 1)
+                UNION ALL
+                SELECT x.turn, t.n + 1 FROM t CROSS JOIN LATERAL (
+                    SELECT r.turn FROM headgate.ready r
+                    WHERE r.queue = v_band.queue AND r.priority = v_band.priority
+                      AND r.band = v_band.band AND r.turn > t.turn AND r.turn <= v_cursor
+                    ORDER BY r.turn LIMIT 1
+                ) x WHERE t.n <= p_turns - cardinality(v_after)
+            )
+            SELECT array_agg(turn) INTO v_start FROM t;
+            v_start := coalesce(v_start, '{}');
+            v_wrap_all := cardinality(v_start) <= p_turns - cardinality(v_after);
+            v_start := v_start[:p_turns - cardinality(v_after)];
+        END IF;
+        v_turns := v_turns || json_build_array(
+            v_i, v_cursor, to_json(v_after), v_all, to_json(v_start), v_wrap_all);
+
+        v_per := greatest(1, p_wanted / greatest(1, cardinality(v_after) + cardinality(v_start)));
+        WITH u AS (
+            SELECT u.turn, l.lane, l.n AS number, h.n, h.place, h.job, h.since
+            FROM unnest(v_after || v_start) u (turn) CROSS JOIN LATERAL (
+                WITH RECURSIVE l AS (
+                    (SELECT r.lane, 1 AS n FROM headgate.ready r
+                     WHERE r.queue = v_band.queue AND r.priority = v_band.priority
+                       AND r.band = v_band.band AND r.turn = u.turn
+                     ORDER BY r.lane LIMIT 1)
+                    UNION ALL
+                    SELECT x.lane, l.n + 1 FROM l CROSS JOIN LATERAL (
+                        SELECT r.lane FROM headgate.ready r
+                        WHERE r.queue = v_band.queue AND r.priority = v_band.priority
+                          AND r.band = v_band.band AND r.turn = u.turn AND r.lane > l.lane
+                        ORDER BY r.lane LIMIT 1
+                    ) x WHERE l.n < p_lanes
+                )
+                SELECT lane, n FROM l
+            ) l CROSS JOIN LATERAL (
+                SELECT count(*) AS n, min(x.place) AS place, min(x.job) AS job,
+                       min(x.since) AS since
+                FROM (SELECT r.place, r.job, r.since FROM headgate.ready r
+                      WHERE r.queue = v_band.queue AND r.priority = v_band.priority
+                        AND r.band = v_band.band AND r.turn = u.turn AND r.lane = l.lane
+                      ORDER BY r.place LIMIT v_per) x
+            ) h
+        )
+        SELECT array_agg(json_build_array(v_i, turn, lane, n, place, job, since)),
+               array_agg(lane) FILTER (WHERE lane <> '')
+        INTO v_found, v_more FROM u;
+        v_lanes := v_lanes || coalesce(v_found, '{}');
+        IF v_more IS NOT NULL THEN
+            SELECT v_groups || array_agg(
+                CASE WHEN v_names[k.i] = '' THEN k.key ELSE v_names[k.i] || '/' || k.key END)
+            INTO v_groups
+            FROM unnest(v_more) m (lane),
+                 json_array_elements_text(m.lane::json) WITH ORDINALITY k (key, i);
+        END IF;
+    END LOOP;
+
+    SELECT json_object_agg(x.grp, x.held) INTO v_held FROM (
+        SELECT s.grp, sum(s.units) AS held FROM headgate.slots s
+        WHERE s.grp = ANY (v_groups) AND s.token IS NOT NULL
+          AND (s.worker IS NOT NULL OR s.ends > v_now)
+        GROUP BY s.grp
+    ) x;
+    SELECT (SELECT run_at FROM headgate.scheduled ORDER BY run_at LIMIT 1) AS next_due,
+           (SELECT value FROM headgate.counters WHERE name = 'limits') AS version,
+           EXISTS (SELECT 1 FROM headgate.unrouted) AS unrouted,
+           EXISTS (SELECT 1 FROM headgate.leases l
+                   WHERE l.worker > '' AND l.ends <= v_now AND NOT l.dead) AS expired,
+           (SELECT count(*) FROM headgate.leases l WHERE l.worker > '' AND NOT l.dead) AS workers,
+           (SELECT json_object_agg(r.grp, json_build_array(r.lane, r.units))
+            FROM headgate.reservations r WHERE r.grp > '' AND r.ends > v_now) AS reservations,
+           (SELECT json_agg(r.grp) FROM headgate.refused r
+            WHERE r.grp > '' AND r.worker <> p_worker AND r.at > v_now - 1.0) AS refused,
+           (SELECT json_agg(q.name) FROM headgate.queues q WHERE q.name > '' AND q.paused) AS paused,
+           (SELECT json_agg(json_build_array(r.token, c.reason))
+            FROM headgate.cancels c JOIN headgate.running r ON r.job = c.job
+            WHERE r.worker = p_worker) AS cancels
+    INTO v_glance;
+    RETURN json_build_object(
+        'now', v_now, 'bands', v_bands, 'turns', v_turns, 'lanes', v_lanes, 'held', v_held,
+        'next_due', v_glance.next_due, 'version', v_glance.version,
+        'unrouted', v_glance.unrouted, 'expired', v_glance.expired, 'workers', v_glance.workers,
+        'reservations', v_glance.reservations, 'refused', v_glance.refused,
+        'paused', v_glance.paused, 'cancels', v_glance.cancels);
+END $$;
+
+-- Tell what ended, then take what was chosen.
+--
+-- `f_…`: attempts that are over, with how long ago those started that were reserved ahead.
+-- `p_…`: attempts reserved ahead that have started, and whose slots they run in.
+-- `l_…`: the lanes chosen from; `g_…`: the groups that they need and the values in force as of
+-- `c_version`; `n_…`: what a job of lane `n_lane` needs: `n_choice` 0 is needed in any case, of
+-- those with the same higher number one is picked; `c_order`: one lane number per job wanted,
+-- in the order of turns.
+CREATE OR REPLACE FUNCTION headgate.act(
+    w_id text, w_op bigint,
+    f_token bigint[], f_state text[], f_reason text[], f_result text[], f_error text[],
+    f_ago float8[], f_keep boolean[],
+    p_token bigint[], p_owner bigint[], p_ago float8[],
+    r_token bigint[], r_fraction float8[], r_text text[],
+    l_queue text[], l_priority smallint[], l_band text[], l_turn text[], l_lane text[],
+    l_reserved boolean[],
+    g_name text[], g_value integer[],
+    n_lane integer[], n_choice integer[], n_group integer[], n_units integer[],
+    c_version bigint, c_order integer[]
+) RETURNS json LANGUAGE plpgsql
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_material = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_now float8;
+    v_name text;
+    v_salt integer := headgate.salt();
+    v_told bigint[];
+    v_slots text[];
+    v_slot_tokens bigint[];
+    v_known bigint[];
+    v_contended boolean := false;
+    v_changed boolean := false;
+    v_refused boolean := false;
+    v_free integer[];
+    v_counts integer[];
+    v_held_grant integer[] := '{}';
+    v_held_group integer[] := '{}';
+    v_first integer[];
+    v_last integer[];
+    v_lane integer;
+    v_need integer;
+    v_choice integer;
+    v_best integer;
+    v_picked integer[];
+    v_fits boolean;
+    v_tids tid[];
+    v_lanes integer[];
+    v_numbers integer[];
+    v_jobs bigint[];
+    v_attempts integer[];
+    v_since float8[];
+    v_tokens bigint[];
+    v_held_texts text[];
+    v_expired bigint[];
+    v_claimed json;
+BEGIN
+    -- One round trip of a worker at a time: the same one sent again after a lost answer waits
+    -- here until the first has ended, and who wants to declare this worker dead sees that it
+    -- is at work.
+    PERFORM pg_advisory_xact_lock(v_salt, headgate.lock_key(E'\x01worker ' || w_id));
+    SELECT w.name INTO v_name FROM headgate.workers w JOIN headgate.leases l ON l.worker = w.id
+    WHERE w.id = w_id AND NOT l.dead;
+    v_now := headgate.clock();
+    IF v_name IS NULL THEN
+        RETURN json_build_object('dead', true);
+    END IF;
+
+    -- Lock, then look: all locks come before the first row is written, and what is held is
+    -- summed in a later statement, whose snapshot is younger than the locks. Wanted groups are
+    -- only tried: somebody at work in one means *contended*, not *full*, and nobody waits here.
+    IF cardinality(g_name) > 0 THEN
+        -- Shared with all who grant; who changes a limit takes it alone, so after the change
+        -- nothing is granted by the value before.
+        v_contended := NOT pg_try_advisory_xact_lock_shared(
+            v_salt, headgate.lock_key(E'\x01limits'));
+        IF v_contended THEN
+            v_free := array_fill(0, ARRAY[cardinality(g_name)]);
+        ELSE
+            SELECT array_agg(CASE
+                WHEN g.value IS NULL THEN 2000000000
+                WHEN pg_try_advisory_xact_lock(v_salt, headgate.lock_key(g.name)) THEN 1
+                ELSE NULL END ORDER BY g.i)
+            INTO v_free
+            FROM unnest(g_name, g_value) WITH ORDINALITY g (name, value, i);
+        END IF;
+    END IF;
+
+    IF cardinality(p_token) > 0 THEN
+        -- The slots go from who ended to who runs in them now, before the ends below release
+        -- what is still under their own token.
+        WITH p AS (
+            SELECT * FROM unnest(p_token, p_owner, p_ago) p (token, owner, ago)
+        ), own AS (
+            SELECT p.token, p.owner, p.ago, o.slots FROM p
+            JOIN headgate.running o ON o.token = p.owner AND o.worker = w_id
+        ), started AS (
+            UPDATE headgate.running r
+            SET reserved = false, started_at = v_now - greatest(0, p.ago),
+                slots = coalesce(own.slots, r.slots)
+            FROM p LEFT JOIN own ON own.token = p.token
+            WHERE r.token = p.token AND r.worker = w_id AND r.reserved
+              AND (p.owner IS NULL OR own.token IS NOT NULL)
+            RETURNING r.token, r.job, p.owner, own.slots, r.started_at
+        ), emptied AS (
+            UPDATE headgate.running o SET slots = '[]'
+            FROM started s WHERE o.token = s.owner AND s.owner IS NOT NULL
+        )
+        UPDATE headgate.slots x
+        SET token = s.token, job = s.job, since = s.started_at, ends = NULL, holder = j.id::text
+        FROM started s, json_array_elements(s.slots::json) e, headgate.jobs j
+        WHERE s.owner IS NOT NULL AND s.slots <> '[]' AND j.n = s.job
+          AND x.grp = e ->> 0 AND x.slot = (e ->> 1)::integer AND x.token = s.owner;
+        SELECT array_agg(r.token) INTO v_known FROM headgate.running r
+        WHERE r.token = ANY (p_token) AND r.worker = w_id AND NOT r.reserved;
+    END IF;
+
+    IF cardinality(f_token) > 0 THEN
+        -- The fence: an attempt that was declared lost has no row here any more.
+        WITH gone AS (
+            DELETE FROM headgate.running r
+            USING unnest(f_token, f_state, f_reason, f_result, f_error, f_ago, f_keep)
+                f (token, state, reason, result, error, ago, keep)
+            WHERE r.token = f.token AND r.worker = w_id
+            RETURNING r.token, r.job, r.attempt, r.slots,
+                      coalesce(v_now - f.ago, r.started_at) AS started_at,
+                      f.state, f.reason, f.result, f.error, f.keep
+        ), kept AS (
+            INSERT INTO headgate.finished (job, state, reason, result, error, attempt, at,
+                                           token, outcome, worker, started_at, slots)
+            SELECT g.job, g.state, g.reason, g.result, g.error, g.attempt, v_now, g.token,
+                   CASE g.state WHEN 'failed' THEN 'error' ELSE g.state END, v_name,
+                   g.started_at, g.slots
+            FROM gone g WHERE g.keep
+        )
+        SELECT array_agg(g.token), array_agg(g.job) FILTER (WHERE NOT g.keep),
+               array_agg(g.slots) FILTER (WHERE g.slots <> '[]'),
+               array_agg(g.token) FILTER (WHERE g.slots <> '[]')
+        INTO v_told, v_jobs, v_slots, v_slot_tokens FROM gone g;
+        IF v_jobs IS NOT NULL THEN
+            WITH bodies AS (
+                DELETE FROM headgate.jobs j WHERE j.n = ANY (v_jobs) RETURNING j.idempotency_key
+            )
+            DELETE FROM headgate.idempotency i USING bodies b WHERE i.key = b.idempotency_key;
+            DELETE FROM headgate.attempts a WHERE a.job = ANY (v_jobs);
+        END IF;
+        IF v_slots IS NOT NULL THEN
+            UPDATE headgate.slots s SET token = NULL, worker = NULL, ends = NULL
+            FROM unnest(v_slots, v_slot_tokens) f (slots, token),
+                 json_array_elements(f.slots::json) e
+            WHERE s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = f.token;
+        END IF;
+        IF EXISTS (SELECT 1 FROM headgate.cancels) THEN
+            DELETE FROM headgate.cancels c USING headgate.finished d
+            WHERE d.job = c.job AND d.token = ANY (f_token);
+        END IF;
+    END IF;
+    IF cardinality(r_token) > 0 THEN
+        WITH told AS (
+            UPDATE headgate.running r SET progress = p.fraction, progress_text = p.text
+            FROM unnest(r_token, r_fraction, r_text) p (token, fraction, text)
+            WHERE r.token = p.token AND r.worker = w_id
+            RETURNING r.token
+        )
+        SELECT v_told || array_agg(t.token) INTO v_told FROM told t;
+    END IF;
+
+    IF cardinality(c_order) > 0 THEN
+        v_counts := array_fill(0, ARRAY[cardinality(l_queue)]);
+        IF cardinality(g_name) = 0 THEN
+            FOREACH v_lane IN ARRAY c_order LOOP
+                v_counts[v_lane] := v_counts[v_lane] + 1;
+            END LOOP;
+        ELSE
+            IF (SELECT c.value FROM headgate.counters c WHERE c.name = 'limits') <> c_version THEN
+                v_changed := true;
+                v_free := array_fill(0, ARRAY[cardinality(g_name)]);
+            ELSE
+                SELECT array_agg(CASE
+                    WHEN v_free[g.i] IS NULL THEN NULL
+                    WHEN v_contended THEN 0
+                    WHEN g.value IS NULL THEN 2000000000
+                    ELSE g.value - coalesce(h.held, 0) END ORDER BY g.i)
+                INTO v_free
+                FROM unnest(g_name, g_value) WITH ORDINALITY g (name, value, i)
+                LEFT JOIN LATERAL (
+                    SELECT sum(s.units)::integer AS held FROM headgate.slots s
+                    WHERE s.grp = g.name AND s.token IS NOT NULL
+                      AND (s.worker IS NOT NULL OR s.ends > v_now)
+                ) h ON g.value IS NOT NULL AND v_free[g.i] IS NOT NULL;
+            END IF;
+            v_contended := v_contended OR array_position(v_free, NULL) IS NOT NULL;
+            -- Where the needs of each lane begin and end.
+            v_first := array_fill(1, ARRAY[cardinality(l_queue)]);
+            v_last := array_fill(0, ARRAY[cardinality(l_queue)]);
+            FOR v_need IN 1 .. cardinality(n_lane) LOOP
+                v_lane := n_lane[v_need];
+                IF v_last[v_lane] = 0 THEN
+                    v_first[v_lane] := v_need;
+                END IF;
+                v_last[v_lane] := v_need;
+            END LOOP;
+            FOREACH v_lane IN ARRAY c_order LOOP
+                v_picked := '{}';
+                v_fits := true;
+                IF NOT l_reserved[v_lane] THEN
+                    v_choice := 0;
+                    v_best := 0;
+                    FOR v_need IN v_first[v_lane] .. v_last[v_lane] LOOP
+                        IF n_choice[v_need] <> v_choice AND v_choice > 0 THEN
+                            EXIT WHEN v_best = 0;
+                            v_picked := v_picked || v_best;
+                            v_best := 0;
+                        END IF;
+                        v_choice := n_choice[v_need];
+                        IF coalesce(v_free[n_group[v_need]], 0) >= n_units[v_need] THEN
+                            IF v_choice = 0 THEN
+                                v_picked := v_picked || v_need;
+                            ELSIF v_best = 0 OR v_free[n_group[v_need]] > v_free[n_group[v_best]]
+                            THEN
+                                v_best := v_need;
+                            END IF;
+                        ELSIF v_choice = 0 THEN
+                            v_fits := false;
+                            EXIT;
+                        END IF;
+                    END LOOP;
+                    IF v_fits AND v_choice > 0 THEN
+                        IF v_best = 0 THEN
+                            v_fits := false;
+                        ELSE
+                            v_picked := v_picked || v_best;
+                        END IF;
+                    END IF;
+                END IF;
+                IF v_fits THEN
+                    v_counts[v_lane] := v_counts[v_lane] + 1;
+                    FOREACH v_need IN ARRAY v_picked LOOP
+                        v_free[n_group[v_need]] := v_free[n_group[v_need]] - n_units[v_need];
+                        v_held_grant := v_held_grant || v_counts[v_lane];
+                        v_held_group := v_held_group || v_need;
+                    END LOOP;
+                ELSE
+                    v_refused := true;
+                END IF;
+            END LOOP;
+        END IF;
+
+        -- The first of each lane that nobody else is taking right now.
+        SELECT array_agg(x.ctid), array_agg(w.i), array_agg(x.number), array_agg(x.job),
+               array_agg(x.attempt + 1), array_agg(x.since)
+        INTO v_tids, v_lanes, v_numbers, v_jobs, v_attempts, v_since
+        FROM unnest(l_queue, l_priority, l_band, l_turn, l_lane, v_counts) WITH ORDINALITY
+            w (queue, priority, band, turn, lane, k, i)
+        CROSS JOIN LATERAL (
+            SELECT y.*, row_number() OVER () AS number FROM (
+                SELECT r.ctid, r.job, r.attempt, r.since FROM headgate.ready r
+                WHERE r.queue = w.queue AND r.priority = w.priority AND r.band = w.band
+                  AND r.turn = w.turn AND r.lane = w.lane
+                ORDER BY r.place LIMIT w.k FOR UPDATE SKIP LOCKED
+            ) y
+        ) x
+        WHERE w.k > 0;
+    END IF;
+
+    IF v_tids IS NOT NULL THEN
+        DELETE FROM headgate.ready r WHERE r.ctid = ANY (v_tids);
+        SELECT array_agg(nextval('headgate.tokens')) INTO v_tokens
+        FROM generate_series(1, cardinality(v_tids));
+        v_held_texts := array_fill('[]'::text, ARRAY[cardinality(v_tids)]);
+        IF cardinality(v_held_group) > 0 THEN
+            -- Each grant's slots: rows of its groups that nobody holds, and new ones where there
+            -- are not enough. Nobody else gives out slots of these groups: the locks are ours.
+            WITH wanted AS (
+                SELECT t.i AS job_no, g_name[n_group[h.need]] AS grp, n_units[h.need] AS units,
+                       h.i AS need_no,
+                       row_number() OVER (PARTITION BY n_group[h.need] ORDER BY h.i) AS number
+                FROM unnest(v_held_grant, v_held_group) WITH ORDINALITY h (number, need, i)
+                JOIN unnest(v_lanes, v_numbers) WITH ORDINALITY t (lane, number, i)
+                  ON t.lane = n_lane[h.need] AND t.number = h.number
+            ), groups AS (
+                SELECT w.grp, count(*) AS wanted FROM wanted w GROUP BY w.grp
+            ), places AS (
+                SELECT g.grp, f.slot, row_number() OVER (PARTITION BY g.grp ORDER BY f.slot) AS number
+                FROM groups g CROSS JOIN LATERAL (
+                    SELECT s.slot FROM headgate.slots s
+                    WHERE s.grp = g.grp
+                      AND (s.token IS NULL OR (s.worker IS NULL AND s.ends <= v_now))
+                    ORDER BY s.slot LIMIT g.wanted
+                ) f
+            ), highest AS (
+                SELECT g.grp, coalesce((SELECT s.slot FROM headgate.slots s WHERE s.grp = g.grp
+                                        ORDER BY s.slot DESC LIMIT 1), -1) AS slot,
+                       (SELECT count(*) FROM places p WHERE p.grp = g.grp) AS reused
+                FROM groups g
+            ), given AS (
+                SELECT w.job_no, w.need_no, w.grp, w.units, p.slot AS reused,
+                       coalesce(p.slot, (h.slot + w.number - h.reused)::integer) AS slot
+                FROM wanted w JOIN highest h ON h.grp = w.grp
+                LEFT JOIN places p ON p.grp = w.grp AND p.number = w.number
+            ), taken AS (
+                UPDATE headgate.slots s
+                SET token = v_tokens[n.job_no], holder = j.id::text, job = j.n, worker = w_id,
+                    worker_name = v_name, units = n.units, since = v_now, ends = NULL
+                FROM given n JOIN headgate.jobs j ON j.n = v_jobs[n.job_no]
+                WHERE n.reused IS NOT NULL AND s.grp = n.grp AND s.slot = n.slot
+            ), made AS (
+                INSERT INTO headgate.slots (grp, slot, token, holder, job, worker, worker_name,
+                                            units, since)
+                SELECT n.grp, n.slot, v_tokens[n.job_no], j.id::text, j.n, w_id, v_name, n.units,
+                       v_now
+                FROM given n JOIN headgate.jobs j ON j.n = v_jobs[n.job_no]
+                WHERE n.reused IS NULL
+            )
+            SELECT array_agg(coalesce(x.held, '[]') ORDER BY t.i) INTO v_held_texts
+            FROM generate_subscripts(v_tids, 1) t (i) LEFT JOIN (
+                SELECT n.job_no, json_agg(json_build_array(n.grp, n.slot, n.units)
+                                          ORDER BY n.need_no)::text AS held
+                FROM given n GROUP BY n.job_no
+            ) x ON x.job_no = t.i;
+        END IF;
+        INSERT INTO headgate.running (token, job, worker, attempt, started_at, ready_at, slots,
+                                      reserved, op)
+        SELECT t.token, t.job, w_id, t.attempt, v_now, t.since, t.held, l_reserved[t.lane], w_op
+        FROM unnest(v_tokens, v_jobs, v_attempts, v_since, v_held_texts, v_lanes)
+            t (token, job, attempt, since, held, lane);
+        SELECT json_agg(json_build_array(
+                   t.token, j.id, t.attempt, j.task, j.args, j.options, j.queue, j.priority,
+                   j.turn, j.created_at, t.since, t.held, l_reserved[t.lane], j.needs,
+                   CASE WHEN t.attempt > 1 THEN headgate.history(j.n) END, t.lane)
+                   ORDER BY t.i),
+               array_agg(t.token) FILTER (WHERE j.expires_at <= v_now AND t.attempt = 1)
+        INTO v_claimed, v_expired
+        FROM unnest(v_tokens, v_jobs, v_attempts, v_since, v_held_texts, v_lanes) WITH ORDINALITY
+            t (token, job, attempt, since, held, lane, i)
+        JOIN headgate.jobs j ON j.n = t.job;
+    END IF;
+    RETURN json_build_object(
+        'now', v_now, 'claimed', v_claimed, 'expired', v_expired, 'told', v_told,
+        'known', v_known, 'contended', v_contended, 'changed', v_changed, 'refused', v_refused);
+END $$;
+
+-- How often the job failed and was lost before.
+CREATE OR REPLACE FUNCTION headgate.history(job bigint) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT json_object_agg(a.outcome, a.n) FROM (
+        SELECT outcome, count(*) AS n FROM headgate.attempts WHERE attempts.job = history.job
+        GROUP BY outcome
+    ) a
+$$;
+
+-- The attempts of one operation, for a worker that did not hear the answer.
+CREATE OR REPLACE FUNCTION headgate.claimed_by(worker text, op bigint) RETURNS json
+LANGUAGE sql STABLE AS $$
+    SELECT json_agg(json_build_array(
+        r.token, j.id, r.attempt, j.task, j.args, j.options, j.queue, j.priority, j.turn,
+        j.created_at, r.ready_at, r.slots, r.reserved, j.needs,
+        CASE WHEN r.attempt > 1 THEN headgate.history(j.n) END, 0) ORDER BY r.token)
+    FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
+    WHERE r.worker = claimed_by.worker AND r.op = claimed_by.op
+$$;

@@ -1,0 +1,21 @@
+-- name: act
+SELECT headgate.act(
+    ?, ?::bigint,
+    ?::bigint[], ?::text[], ?::text[], ?::text[], ?::text[], ?::float8[], ?::boolean[],
+    ?::bigint[], ?::bigint[], ?::float8[],
+    ?::bigint[], ?::float8[], ?::text[],
+    ?::text[], ?::smallint[], ?::text[], ?::text[], ?::text[], ?::boolean[],
+    ?::text[], ?::integer[],
+    ?::integer[], ?::integer[], ?::integer[], ?::integer[],
+    ?::bigint, ?::integer[]
+)::text AS answer
+
+-- name: look
+SELECT headgate.look(?::text[], ?, ?::text[], ?::text[], ?::text[], ?::json, ?::integer, ?::integer,
+                     ?::integer)::text AS answer
+
+-- name: granted
+SELECT headgate.claimed_by(?, ?::bigint)::text AS answer
+
+-- name: ring
+SELECT headgate.ring(w) FROM unnest(?::text[]) w

@@ -1,0 +1,60 @@
+-- What a claim looks up beside its view.
+
+-- name: turns
+WITH RECURSIVE t AS (
+    (SELECT r.turn, 1 AS n FROM headgate.ready r
+     WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band
+       AND (:after::text IS NULL OR r.turn > :after::text)
+     ORDER BY r.turn LIMIT 1)
+    UNION ALL
+    SELECT x.turn, t.n + 1 FROM t CROSS JOIN LATERAL (
+        SELECT r.turn FROM headgate.ready r
+        WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band AND r.turn > t.turn
+        ORDER BY r.turn LIMIT 1
+    ) x WHERE t.n < :limit
+)
+SELECT turn FROM t
+
+-- name: has_turn
+SELECT 1 FROM headgate.ready
+WHERE queue = :queue AND priority = :priority AND band = :band AND turn = :turn LIMIT 1
+
+-- name: lanes
+WITH RECURSIVE l AS (
+    (SELECT r.lane, 1 AS n FROM headgate.ready r
+     WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band AND r.turn = :turn
+       AND (:after::text IS NULL OR r.lane > :after::text)
+     ORDER BY r.lane LIMIT 1)
+    UNION ALL
+    SELECT x.lane, l.n + 1 FROM l CROSS JOIN LATERAL (
+        SELECT r.lane FROM headgate.ready r
+        WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band AND r.turn = :turn
+          AND r.lane > l.lane
+        ORDER BY r.lane LIMIT 1
+    ) x WHERE l.n < :limit
+)
+SELECT lane FROM l
+
+-- name: heads
+SELECT place, job, 0 AS attempt, since, NULL AS expires_at FROM headgate.ready
+WHERE queue = :queue AND priority = :priority AND band = :band AND turn = :turn AND lane = :lane
+  AND place > :after
+ORDER BY place LIMIT :limit
+
+-- name: first_of_band
+SELECT turn, lane, place, job FROM headgate.ready
+WHERE queue = :queue AND priority = :priority AND band = :band
+ORDER BY turn, lane, place LIMIT 1
+
+-- name: carried_by
+SELECT carried FROM headgate.jobs WHERE n = :job
+
+-- name: others_granted
+SELECT 1 FROM headgate.slots s LEFT JOIN headgate.jobs j ON j.n = s.job
+WHERE s.grp = :grp AND s.token IS NOT NULL AND s.since > :since
+  AND (j.band, j.turn, j.lane) IS DISTINCT FROM (:band, :turn, :lane) LIMIT 1
+
+-- name: note_refused
+INSERT INTO headgate.refused AS r (grp, worker, at) VALUES (:grp, :worker, headgate.clock())
+ON CONFLICT (grp) DO UPDATE SET worker = excluded.worker, at = excluded.at
+WHERE r.at < excluded.at - 0.5

@@ -1,0 +1,310 @@
+"""The line of ready jobs as `headgate.look` saw it, and as a claim goes through it.
+
+A view is a snapshot: the choice made from it may be out of date when it is acted on, and
+`headgate.act` then grants less. What a view does not hold is looked up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import msgspec
+
+from headgate.choice import LaneKey, Lines, Row
+from headgate.claim import Group
+from headgate.limits import Need, needs_of
+from headgate.stores.postgres.database import Transaction
+from headgate.stores.relational.reserving import Reservations
+from headgate.stores.relational.values import Words, carry
+
+LANES = 16
+"""Lanes of a turn that a look brings along."""
+
+Reads = AbstractContextManager[Transaction]
+
+
+class Tables(Protocol):
+    """What goes beyond the view."""
+
+    def read(self) -> Reads: ...
+    def write(self) -> Reads: ...
+
+
+class Seen(msgspec.Struct):
+    """What `headgate.look` answers."""
+
+    now: float
+    version: int
+    bands: list[tuple[str, int, str]]
+    turns: list[tuple[int, str | None, list[str], bool, list[str], bool]]
+    lanes: list[tuple[int, str, str, int, int, int, float]]
+    held: dict[str, int] | None = None
+    next_due: float | None = None
+    unrouted: bool = False
+    expired: bool = False
+    workers: int = 1
+    reservations: dict[str, tuple[str, int]] | None = None
+    refused: list[str] | None = None
+    paused: list[str] | None = None
+    cancels: list[tuple[int, str]] | None = None
+
+
+BandKey = tuple[str, int, str]
+
+
+class Turns:
+    """The turns of one band as far as they were seen: those after the cursor, then those from
+    the start up to it."""
+
+    __slots__ = ("after", "all_after", "all_start", "cursor", "start")
+
+    def __init__(
+        self,
+        cursor: str | None,
+        after: list[str],
+        all_after: bool,
+        start: list[str],
+        all_start: bool,
+    ) -> None:
+        self.cursor = cursor
+        self.after, self.all_after = after, all_after
+        self.start, self.all_start = start, all_start
+
+    def following(self, after: str | None, limit: int) -> list[str] | None:
+        """The next turns; None when that was not seen."""
+        if after == self.cursor:
+            found, complete = self.after, self.all_after
+        elif after is None:
+            if not self.all_start:
+                return self.start[:limit] if len(self.start) >= limit else None
+            found, complete = [*self.start, *self.after], self.all_after
+        elif after in self.after:
+            found, complete = self.after[self.after.index(after) + 1 :], self.all_after
+        else:
+            return None
+        return found[:limit] if complete or len(found) >= limit else None
+
+    def holds(self, turn: str) -> bool | None:
+        if turn in self.after or turn in self.start:
+            return True
+        return False if self.all_after and self.all_start else None
+
+
+class View:
+    """One look, indexed."""
+
+    def __init__(self, seen: Seen, wanted: int) -> None:
+        self.seen = seen
+        self.taken_at = time.monotonic()
+        self.wanted = wanted
+        self.lines: Lines = {}
+        keys: list[BandKey] = []
+        for queue, priority, band in seen.bands:
+            self.lines.setdefault(queue, {}).setdefault(priority, []).append(band)
+            keys.append((queue, priority, band))
+        self.turns = {keys[i]: Turns(*rest) for i, *rest in seen.turns}
+        self.lanes: dict[tuple[BandKey, str], list[Lane]] = {}
+        for i, turn, lane, jobs, place, job, since in seen.lanes:
+            self.lanes.setdefault((keys[i], turn), []).append(Lane(lane, jobs, place, job, since))
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self.taken_at
+
+
+class Lane:
+    """The head of a lane, and how many jobs there are, up to a bound."""
+
+    __slots__ = ("job", "jobs", "lane", "place", "since")
+
+    def __init__(self, lane: str, jobs: int, place: int, job: int, since: float) -> None:
+        self.lane = lane
+        self.jobs = jobs
+        self.place = place
+        self.job = job
+        self.since = since
+
+
+class Order:
+    """What a claim wants, as `headgate.act` takes it: lanes, and one lane number per job."""
+
+    def __init__(self) -> None:
+        self.lanes: list[tuple[LaneKey, bool]] = []
+        self._numbers: dict[tuple[LaneKey, bool], int] = {}
+        self.jobs: list[int] = []
+
+    def add(self, key: LaneKey, reserved: bool) -> None:
+        number = self._numbers.get((key, reserved))
+        if number is None:
+            self.lanes.append((key, reserved))
+            number = self._numbers[key, reserved] = len(self.lanes)
+        self.jobs.append(number)
+
+
+class ViewLine:
+    """A `Line` over a view."""
+
+    def __init__(
+        self, view: View, words: Words, tables: Tables, worker: str, freed: Mapping[str, int]
+    ) -> None:
+        self._view = view
+        self._words = words
+        self._tables = tables
+        self._worker = worker
+        self._freed = freed
+        """Units that the same round trip gives back: the view still counts them."""
+        self._groups: dict[str, Group] = {}
+        self.now = self.boot = view.seen.now
+        self.lines = view.lines
+        self.order = Order()
+
+    # --- the line -----------------------------------------------------------------------------
+
+    def paused_queues(self) -> set[str]:
+        return set(self._view.seen.paused or ())
+
+    def turns(
+        self, queue: str, priority: int, band: str, after: str | None, limit: int
+    ) -> Sequence[str]:
+        turns = self._view.turns.get((queue, priority, band))
+        found = turns.following(after, limit) if turns is not None else None
+        if found is not None:
+            return found
+        params = {"queue": queue, "priority": priority, "band": band}
+        rows = self._rows("turns", {**params, "after": after, "limit": limit})
+        return [row["turn"] for row in rows]
+
+    def has_turn(self, queue: str, priority: int, band: str, turn: str) -> bool:
+        turns = self._view.turns.get((queue, priority, band))
+        found = turns.holds(turn) if turns is not None else None
+        if found is not None:
+            return found
+        params = {"queue": queue, "priority": priority, "band": band, "turn": turn}
+        return bool(self._rows("has_turn", params))
+
+    def lanes(
+        self, queue: str, priority: int, band: str, turn: str, after: str | None, limit: int
+    ) -> Sequence[str]:
+        seen = self._view.lanes.get(((queue, priority, band), turn))
+        if seen is not None:
+            lanes = [lane.lane for lane in seen if after is None or lane.lane > after]
+            if len(seen) < LANES or len(lanes) >= limit:
+                return lanes[:limit]
+        params = {"queue": queue, "priority": priority, "band": band, "turn": turn}
+        rows = self._rows("lanes", {**params, "after": after, "limit": limit})
+        return [row["lane"] for row in rows]
+
+    def heads(self, key: LaneKey, after: int, limit: int) -> Sequence[Row]:
+        """As many as there are, told apart only by their number: which ones they are is found
+        out when they are taken."""
+        lane = self._lane(key)
+        if lane is None:
+            return self._rows("heads", {**key.params(), "after": after, "limit": limit})
+        first = max(0, after + 1 - lane.place)
+        return [
+            {"place": lane.place + i, "job": lane.job, "attempt": 0, "since": lane.since,
+             "expires_at": None}
+            for i in range(first, min(lane.jobs, first + limit))
+        ]  # fmt: skip
+
+    def _lane(self, key: LaneKey) -> Lane | None:
+        seen = self._view.lanes.get(((key.queue, key.priority, key.band), key.turn), ())
+        return next((lane for lane in seen if lane.lane == key.lane), None)
+
+    def first_of_band(self, queue: str, priority: int, band: str) -> Row | None:
+        rows = self._rows("first_of_band", {"queue": queue, "priority": priority, "band": band})
+        return rows[0] if rows else None
+
+    def take(self, key: LaneKey, row: Row, plan: Sequence[Need], *, reserved: bool) -> None:
+        self.order.add(key, reserved)
+
+    def expire(self, key: LaneKey, row: Row) -> None:
+        raise AssertionError("what has expired is found when it is taken")
+
+    def _rows(self, name: str, params: Mapping[str, Any]) -> Sequence[Row]:
+        with self._tables.read() as tx:
+            return tx.rows(getattr(tx.sql.line, name), params)
+
+    # --- groups -------------------------------------------------------------------------------
+
+    def group(self, name: str) -> Group:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = self._load(name)
+        return group
+
+    def _load(self, name: str) -> Group:
+        seen = self._view.seen
+        value = self._words.of(name)
+        limit, missing = value.value, value.source == "none"
+        if missing:
+            limit, missing = self._carried(name)
+        held = (seen.held or {}).get(name, 0) - self._freed.get(name, 0)
+        lane, units = (seen.reservations or {}).get(name, (None, 0))
+        return Group(
+            name, limit, paused=value.paused, missing=missing, held=held,
+            some_key_open=name in self._words.open_keys, reserved_for=lane, reserved=units,
+        )  # fmt: skip
+
+    def _carried(self, name: str) -> tuple[int | None, bool]:
+        """Nobody declares this group: the first claimer that meets it records what its job
+        carried. The value, and whether there is none."""
+        with self._tables.read() as tx:
+            row = tx.row(tx.sql.limits.carried, {"grp": name})
+            if row is not None:
+                return row["value"], False
+            for key, lanes in self._view.lanes.items():
+                for lane in lanes:
+                    if any(need.group == name for need in needs_of(key[0][2], lane.lane)):
+                        text = tx.value(tx.sql.line.carried_by, {"job": lane.job})
+                        found = dict(msgspec.json.decode(text)) if text else {}
+                        if name in found:
+                            self._record(name, found[name])
+                            return found[name], False
+        return None, True
+
+    def _record(self, name: str, value: int | None) -> None:
+        with self._tables.write() as tx:
+            carry(tx, name, value)
+
+    def load_ahead(self, groups: Iterable[str]) -> None:
+        """A look brings the groups along."""
+
+    # --- reservations and marks ---------------------------------------------------------------
+
+    @property
+    def reserving(self) -> ViewLine:
+        return self
+
+    def renew(self, lane: str) -> None:
+        with self._tables.write() as tx:
+            Reservations(tx, self).renew(lane)
+
+    def reserve(self, lane: str, wanted: list[tuple[str, int]], place: int) -> None:
+        with self._tables.write() as tx:
+            # Two that reserve at the same time would each see the groups without the other.
+            tx.lock(group for group, _ in wanted)
+            Reservations(tx, self).reserve(lane, wanted, place)
+
+    def drop(self, lane: str) -> None:
+        with self._tables.write() as tx:
+            Reservations(tx, self).drop(lane)
+
+    def forget_reservation(self, lane: str) -> None:
+        for group in self._groups.values():
+            if group.reserved_for == lane:
+                group.reserved_for, group.reserved = None, 0
+
+    def others_granted(self, group: str, key: LaneKey, since: float) -> bool:
+        return bool(self._rows("others_granted", {**key.params(), "since": since, "grp": group}))
+
+    def refused_others(self, groups: Iterable[str]) -> set[str]:
+        return set(groups) & set(self._view.seen.refused or ())
+
+    def note_refused(self, groups: Iterable[str]) -> None:
+        with self._tables.write() as tx:
+            for group in sorted(groups):
+                tx.run(tx.sql.line.note_refused, {"grp": group, "worker": self._worker})
