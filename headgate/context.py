@@ -81,6 +81,7 @@ class Context:
         "_port",
         "_released",
         "attempt",
+        "granted_at",
         "group",
         "groups",
         "job_id",
@@ -100,6 +101,7 @@ class Context:
         queue: str,
         groups: tuple[str, ...] = (),
         picked: tuple[str, ...] = (),
+        granted_at: float | None = None,
     ) -> None:
         self._port = port
         self._released = 0
@@ -115,9 +117,12 @@ class Context:
         """Every group of which this attempt holds a slot."""
         self.group: str | None = picked[0] if picked else (groups[0] if groups else None)
         """The group picked from a one-of, else the first one held, else None."""
+        self.granted_at = granted_at
+        """By the clock of `headgate.execlog`, when the store was asked for what allows this
+        attempt to run: it allowed it then or later. None where nobody was asked."""
 
     @classmethod
-    def of(cls, claimed: Claimed, port: AttemptPort) -> Context:
+    def of(cls, claimed: Claimed, port: AttemptPort, granted_at: float | None = None) -> Context:
         """The context of a claimed attempt."""
         return cls(
             port,
@@ -128,6 +133,7 @@ class Context:
             queue=claimed.queue,
             groups=tuple(group for group, _ in claimed.groups),
             picked=claimed.picked,
+            granted_at=granted_at,
         )
 
     def __repr__(self) -> str:

@@ -291,6 +291,9 @@ class _Hand:
     def note_released(self, change: int) -> None:
         pass
 
+    def settle(self, token: int) -> None:
+        pass  # nothing is reserved ahead: the store knows every attempt
+
 
 class _Loop:
     """An event loop in a thread of its own: the thread of the test may have one running, and

@@ -12,6 +12,7 @@ from headgate.errors import Cancel, StaleAttempt
 from headgate.jobs import Claimed, NewJob, Progress
 from headgate.stores.protocol import Store
 from headgate.tasks import Task
+from headgate.worker.chains import Hold
 from headgate.worker.execute import delay_before_retry
 from headgate.worker.outcome import Allowance, Stop
 
@@ -25,15 +26,29 @@ class Desk(Protocol):
 
     def note_progress(self, progress: Progress) -> None: ...
     def note_released(self, change: int) -> None: ...
+    def settle(self, token: int) -> None:
+        """Return when the store knows that this attempt runs, in which slots. May block."""
+        ...
 
 
 class Attempt:
     """A claimed job from its grant to its finish."""
 
-    def __init__(self, claimed: Claimed, task: Task[..., Any], desk: Desk) -> None:
+    def __init__(
+        self,
+        claimed: Claimed,
+        task: Task[..., Any],
+        desk: Desk,
+        hold: Hold | None = None,
+        began: float = 0.0,
+        granted_at: float | None = None,
+    ) -> None:
         self.claimed = claimed
         self.token = claimed.token
         self.task = task
+        self.hold = Hold.of(claimed) if hold is None else hold
+        self.began = began
+        """By the event loop's clock."""
         self.timeout = task.timeout
         self.deadline: float | None = None
         """By CLOCK_BOOTTIME, for the keeper; None without a time-out."""
@@ -43,7 +58,7 @@ class Attempt:
         self.halt: Callable[[Stop], None] = lambda _: None
         """How its code is stopped: set by whoever runs it."""
         self.port = Port(self, desk)
-        self.ctx = Context.of(claimed, self.port)
+        self.ctx = Context.of(claimed, self.port, granted_at)
 
     def ask_to_stop(self, stop: Stop) -> bool:
         """The first reason counts; only losing the attempt to somebody else overrides it."""
@@ -53,6 +68,11 @@ class Attempt:
         self.stopped.set()
         self.halt(stop)
         return True
+
+    def over(self) -> bool:
+        """The code has ended; whether its slots are there for the next one."""
+        holds = self.port.close()
+        return holds and (self.stop is None or self.stop.kind in ("timeout", "cancel"))
 
     def allowance(self) -> Allowance:
         return Allowance(self.claimed.errors, self.task.retries, self._plain_delay)
@@ -69,15 +89,26 @@ class Port:
         self._desk = desk
         self._lock = threading.Lock()
         self._lent = False
+        self.holding = True
+        """False while its slots are given back, or on their way."""
+        self._closed = False
 
     def progress(self, fraction: float, text: str) -> None:
         self._desk.note_progress(Progress(self._attempt.token, fraction, text))
 
     def extend(self, seconds: float) -> None:
+        self._desk.settle(self._attempt.token)
         if not self._desk.store.extend(self._attempt.token, seconds):
             raise self._stale()
 
     def release(self) -> None:
+        self._desk.settle(self._attempt.token)
+        with self._lock:
+            # The attempt may have ended while this thread was on its way here (a coroutine that
+            # was cancelled): then the next job may run in these slots already.
+            if self._closed:
+                raise self._stale()
+            self.holding = False
         if not self._desk.store.release_groups(self._attempt.token):
             raise self._stale()
         with self._lock:
@@ -100,13 +131,23 @@ class Port:
                     return False
                 # A cancel does not always ring: the poll bounds how late it is seen.
                 bell.wait(min(left, _RETAKE_POLL))
+            self.holding = True
         finally:
             bell.close()
-            self.take_room_back()
+            self._take_room_back()
         return True
 
-    def take_room_back(self) -> None:
+    def close(self) -> bool:
+        """The attempt is over; whether it held its slots to the end."""
+        with self._lock:
+            self._closed = True
+        self._take_room_back()
+        return self.holding
+
+    def _take_room_back(self) -> None:
         """After the wait, or when the attempt ended in the middle of it: once in any case."""
+        if not self._lent:
+            return
         with self._lock:
             lent, self._lent = self._lent, False
         if lent:

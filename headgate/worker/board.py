@@ -3,6 +3,10 @@
 One row of numbers for each place of a worker process. All times are CLOCK_BOOTTIME, so they
 mean the same in every process and count suspension. Each cell is one aligned double written
 by one process only, so a reader sees an old value or a new one, never a mix.
+
+Behind the rows, for each place a ring of the tokens that its process took from those reserved
+ahead and started. The store hears of such a start later; after a crash the ring tells what
+had started from what had not.
 """
 
 from __future__ import annotations
@@ -11,6 +15,9 @@ import mmap
 import os
 import tempfile
 from dataclasses import dataclass
+
+STARTS = 4096
+"""So many starts are remembered: more can never be unknown to the store at once."""
 
 _CELLS = 8
 _PULSE, _DEADLINE, _RENEWED, _LEASE, _RUNNING = range(5)
@@ -42,8 +49,10 @@ class Board:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.places = os.fstat(fd).st_size // (8 * _CELLS)
-        self._cells = memoryview(mmap.mmap(fd, 8 * _CELLS * self.places)).cast("d")
+        self.places = os.fstat(fd).st_size // (8 * (_CELLS + STARTS))
+        memory = memoryview(mmap.mmap(fd, 8 * (_CELLS + STARTS) * self.places))
+        self._cells = memory[: 8 * _CELLS * self.places].cast("d")
+        self._starts = memory[8 * _CELLS * self.places :].cast("q")
 
     @staticmethod
     def create(places: int) -> Board:
@@ -52,7 +61,7 @@ class Board:
         else:
             with tempfile.TemporaryFile() as file:
                 fd = os.dup(file.fileno())
-        os.ftruncate(fd, 8 * _CELLS * places)
+        os.ftruncate(fd, 8 * (_CELLS + STARTS) * places)
         return Board(fd)
 
     def row(self, place: int) -> Row:
@@ -72,6 +81,19 @@ class Board:
     def clear(self, place: int) -> None:
         for cell in range(_CELLS):
             self._cells[place * _CELLS + cell] = 0.0
+
+    def note_start(self, place: int, number: int, token: int) -> None:
+        """The `number`th start of a reserved job in the process of this place."""
+        self._starts[place * STARTS + number % STARTS] = token
+
+    def started(self, place: int) -> frozenset[int]:
+        """The tokens of the last starts, for whoever cleans up after the process."""
+        return frozenset(self._starts[place * STARTS : (place + 1) * STARTS]) - {0}
+
+    def forget_starts(self, place: int) -> None:
+        self._starts[place * STARTS : (place + 1) * STARTS] = memoryview(bytes(8 * STARTS)).cast(
+            "q"
+        )
 
     def pulse(self, place: int, now: float) -> None:
         self._cells[place * _CELLS + _PULSE] = now

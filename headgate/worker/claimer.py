@@ -12,17 +12,20 @@ import logging
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 from headgate.app import App
 from headgate.claim import ClaimState
 from headgate.errors import StoreBusy, StoreUnavailable
-from headgate.jobs import Failure, Finish, Progress
+from headgate.jobs import Claimed, Finish, Progress
 from headgate.stores.protocol import Claim, Exchange, Exchanged, Store
+from headgate.worker.board import STARTS
+from headgate.worker.chains import LONGEST_WAIT, Chains
 from headgate.worker.ear import Ear
+from headgate.worker.outbox import Outbox
 from headgate.worker.queues import Queues
 from headgate.worker.router import Router
 from headgate.worker.runner import Runner
+from headgate.worker.settling import Settler
 
 log = logging.getLogger("headgate.worker")
 
@@ -32,21 +35,8 @@ _QUIET = 0.1
 """Seconds between two round trips that a bell asks for while there is no room anyway."""
 _LONGEST_GAP = 0.02
 _LONGEST_BACKOFF = 2.0
-
-
-@dataclass(slots=True)
-class Outbox:
-    """What the store has to hear. Kept until it has accepted it."""
-
-    finishes: dict[int, Finish] = field(default_factory=dict[int, Finish])
-    progress: dict[int, Progress] = field(default_factory=dict[int, Progress])
-
-    def sent(self, finishes: dict[int, Finish], progress: dict[int, Progress]) -> None:
-        for token in finishes:
-            del self.finishes[token]
-        for token, said in progress.items():
-            if self.progress.get(token) is said:
-                del self.progress[token]
+_GATHERING = 0.005
+"""Seconds for which ends may wait for others, while what follows them is here already."""
 
 
 class Claimer:
@@ -61,6 +51,7 @@ class Claimer:
         queues: Queues,
         router: Router,
         max_jobs: int | None = None,
+        note_ahead: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._app = app
         self.store: Store = app.store
@@ -82,13 +73,20 @@ class Claimer:
         """Set by what happened here; a bell from elsewhere only wakes."""
         self._rang = False
         self._progress_due: asyncio.TimerHandle | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+        self._late_due: asyncio.TimerHandle | None = None
+        self._under_way = False
+        self._ends = False
+        """Something has ended since the last round trip was put together."""
         self._released = 0
         self._last = 0.0
         self._empty = 0
         self._failures = 0
         self.runner: Runner | None = None
-        self.outbox = Outbox()
-        self.accepting = True
+        self.chains = Chains(self._give_back, note_ahead, self._loop.time)
+        self._settler = Settler(self.store, worker, self.chains, self.wake)
+        self.outbox = Outbox(self.chains)
+        self._accepting = True
         """False: nothing new is claimed, and what comes in is given back."""
         self.closing = False
         """True: the loop ends as soon as there is nothing left to tell."""
@@ -102,7 +100,12 @@ class Claimer:
     @property
     def spent(self) -> bool:
         """It has started as many jobs as it may."""
-        return self._left == 0
+        return self._left == 0 and not self.chains.waiting
+
+    def accept(self, accepting: bool) -> None:
+        self._accepting = accepting
+        if not accepting:
+            self.chains.give_all_back("shutdown")
 
     # --- the desk of the attempts -------------------------------------------------------------
 
@@ -110,7 +113,40 @@ class Claimer:
         self.outbox.progress.pop(token, None)
         if finish is not None:
             self.outbox.finishes[token] = finish
+        self._ends = True
+        if not self._under_way:
+            self._tell_ends()
+
+    def _tell_ends(self) -> None:
+        """At once where slots are free or will be soon; where the next jobs run already, a
+        little later, with more."""
+        if self.chains.low or not self.chains.waiting:
+            self.wake()
+        elif self._gathering is None:
+            self._gathering = self._loop.call_later(_GATHERING, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = None
         self.wake()
+
+    def _give_back(self, claimed: Claimed, reason: str) -> None:
+        if self._left is not None:
+            self._left += 1
+        self.outbox.finishes[claimed.token] = Finish(claimed.token, "returned", reason)
+        self.wake()
+
+    def _give_late_back(self) -> None:
+        self._late_due = None
+        self.chains.give_late_back()
+        self._watch_for_late()
+
+    def _watch_for_late(self) -> None:
+        if self.chains.waiting and self._late_due is None:
+            self._late_due = self._loop.call_later(LONGEST_WAIT / 5, self._give_late_back)
+
+    def settle(self, token: int) -> None:
+        """From any thread: return when the store knows that this attempt runs."""
+        self._settler.settle(token)
 
     def note_progress(self, progress: Progress) -> None:
         """From any thread: it travels with the next round trip, at most some 10 a second."""
@@ -152,6 +188,7 @@ class Claimer:
                 wait = await self._round_trip()
         finally:
             ear.close()
+            self._settler.heard(StoreUnavailable("the worker has stopped"))
             self._thread.shutdown(wait=False)
 
     def _heard(self) -> None:
@@ -182,14 +219,28 @@ class Claimer:
         self._wake.clear()
 
     def _room(self) -> int:
-        if not self.accepting or self.runner is None:
+        if not self._accepting or self.runner is None:
             return 0
         room = self._concurrency - self.runner.running + self._released
         return room if self._left is None else min(room, self._left)
 
+    def _ahead_room(self, room: int) -> int:
+        chains = self.chains
+        if not self._accepting or not chains.pace.short:
+            return 0
+        # Bounded also by what is remembered of starts that the store has not heard of.
+        ahead = min(self._concurrency, STARTS - len(chains.untold)) - chains.waiting
+        return max(0, ahead if self._left is None else min(ahead, self._left - room))
+
     def _claim(self) -> Claim | None:
-        room = self._room()
-        if room <= 0 or self.runner is None:
+        room = max(0, self._room())
+        ahead_room = self._ahead_room(room)
+        # Without room for more it is a claim all the same while something is reserved: its
+        # answer says whether that still stands.
+        if self.runner is None or not (room or ahead_room or self.chains.waiting):
+            return None
+        places = self.runner.places()
+        if not (room or places or self.chains.waiting):
             return None
         return Claim(
             room=room,
@@ -201,32 +252,47 @@ class Claimer:
             running=self.runner.by_turn(),
             spread=self._in_threads,
             ageing=self._app.ageing,
+            ahead=dict(self.chains.pace.short),
+            ahead_room=ahead_room,
+            chains=self.chains.describe(places),
         )
 
     async def _round_trip(self) -> float:
         """Tell, ask, and act on the answer; how long to sleep then."""
         claim = self._claim()
-        finishes, progress = dict(self.outbox.finishes), dict(self.outbox.progress)
-        exchange = Exchange(
-            self._worker, tuple(finishes.values()), tuple(progress.values()), claim=claim
-        )
+        load = self.outbox.load()
+        exchange = load.exchange(self._worker, claim)
+        self._under_way, self._ends = True, False
+        sent, sent_at = self._loop.time(), self._app.clock.boot()
         try:
-            answer = await self._loop.run_in_executor(self._thread, self.store.exchange, exchange)
+            answer = await self._send(exchange)
         except (StoreBusy, StoreUnavailable) as error:
             return self._refused(error)
         except Exception as error:
             # Not the store's state but something that was sent.
             log.exception("a round trip to the store failed")
-            await self._isolate(finishes)
-            self.outbox.progress.clear()
+            await self.outbox.send_apart(load, self._worker, self._send)
             return self._refused(error)
         finally:
             self._last = self._loop.time()
+            self._under_way = False
         self._failures = 0
-        self.outbox.sent(finishes, progress)
-        return await self._act(answer, claim)
+        lost = self.outbox.accepted(load, answer.stale)
+        self._settler.heard()
+        assert self.runner is not None
+        if claim is not None:
+            self.runner.granted_at = sent_at
+        for token in lost:
+            self.runner.stop(token, "lease", "the slots it took over are not ours any more")
+        wait = await self._act(answer, claim, sent)
+        if self._ends:
+            self._tell_ends()
+        return wait
 
-    async def _act(self, answer: Exchanged, claim: Claim | None) -> float:
+    async def _send(self, exchange: Exchange) -> Exchanged:
+        return await self._loop.run_in_executor(self._thread, self.store.exchange, exchange)
+
+    async def _act(self, answer: Exchanged, claim: Claim | None, sent: float) -> float:
         assert self.runner is not None
         if answer.dead and not self.dead:
             log.error("this worker was declared dead: its slots are not its own any more")
@@ -234,16 +300,26 @@ class Claimer:
             self.on_dead()
         for token in answer.stale:
             self.runner.stop(token, "stale", "the attempt is no longer the running one")
+        if answer.recall or answer.dead:
+            self.chains.give_all_back("recalled")
         for token, reason in answer.cancels:
-            self.runner.stop(token, "cancel", reason)
+            if self.chains.remove(token):
+                self._left = None if self._left is None else self._left + 1
+                self.note_end(token, Finish(token, "cancelled", reason))
+            else:
+                self.runner.stop(token, "cancel", reason)
         for claimed in answer.claimed:
             if self._left is not None:
                 self._left -= 1
-            if self.accepting:
-                self.runner.start(claimed)
-            else:
+            if not self._accepting:
                 # The order to stop came while this claim was under way.
-                self.note_end(claimed.token, Finish(claimed.token, "returned", "shutdown"))
+                self._give_back(claimed, "shutdown")
+            elif claimed.reserved:
+                self.chains.reserve(claimed, sent)
+            else:
+                self.runner.start(claimed)
+        self.runner.start_reserved()
+        self._watch_for_late()
         if answer.unrouted and await self._router.route():
             return 0.0
         self._empty = 0 if answer.claimed else min(self._empty + 1, 10)
@@ -256,24 +332,9 @@ class Claimer:
 
     def _refused(self, error: Exception) -> float:
         """The store changed nothing: keep everything, and ask again a little later."""
+        self._settler.heard(error)
         self._failures += 1
         pause = min(0.05 * 2 ** (self._failures - 1), _LONGEST_BACKOFF)
         if self._failures in (1, 5) or self._failures % 30 == 0:
             log.warning("the store refused a round trip (%s); trying again", error)
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret
-
-    async def _isolate(self, finishes: dict[int, Finish]) -> None:
-        """Something in this batch cannot be stored at all. Send each finish alone; the one
-        that fails again is told as a failure, so that it cannot hold up the others."""
-        for token, finish in finishes.items():
-            exchange = Exchange(self._worker, (finish,))
-            try:
-                await self._loop.run_in_executor(self._thread, self.store.exchange, exchange)
-            except (StoreBusy, StoreUnavailable):
-                return
-            except Exception as error:
-                text = f"its end ({finish.outcome}) cannot be stored: {type(error).__name__}"
-                failure = Failure("HeadgateError", text)
-                self.outbox.finishes[token] = Finish(token, "failed", "result", error=failure)
-            else:
-                del self.outbox.finishes[token]

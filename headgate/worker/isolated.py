@@ -58,7 +58,7 @@ class Cell:
 
     async def run(self, attempt: Attempt, source: Source) -> Ending:
         """Run the attempt; returns when nothing of it is alive any more."""
-        told = Told(run=Run(attempt.claimed, source))
+        told = Told(run=Run(attempt.claimed, source, attempt.ctx.granted_at))
         await self._send(pack(RUN, msgspec.json.encode(told)))
         while True:
             frame = await self._next()

@@ -128,6 +128,7 @@ class Keeper:
         worker = place.new_worker()
         channel, theirs = Channel.pair()
         self._board.clear(place.index)
+        self._board.forget_starts(place.index)
         with theirs:
             arguments = [theirs.fileno(), self._board.fd, place.index, os.getpid()]
             pid = kernel.spawn(
@@ -262,7 +263,11 @@ class Keeper:
         else:
             reason = f"its process {kernel.exit_text(code)}"
         self._registrar.take_out(
-            place.worker, place.fds, reason, lambda: self._emptied(place, code)
+            place.worker,
+            place.fds,
+            reason,
+            lambda: self._emptied(place, code),
+            self._board.started(place.index),
         )
 
     def _last_words(self, place: Place) -> None:

@@ -68,10 +68,12 @@ class WorkLoop:
             queues=self._queues,
             router=Router(self._store, app.tasks),
             max_jobs=plan.max_jobs,
+            note_ahead=pulse.note_ahead if pulse is not None else lambda _: None,
         )
         self._runner = Runner(
             app,
             self._claimer,
+            self._claimer.chains,
             Cells(plan.fds),
             self._claimer.note_end,
             grace=plan.grace,
@@ -102,7 +104,7 @@ class WorkLoop:
     def lease(self, lost: bool) -> None:
         """The lease could not be renewed in time: stop all that runs, until it could."""
         self._lease_lost = lost
-        self._claimer.accepting = not lost and self._end is None
+        self._claimer.accept(not lost and self._end is None)
         if lost:
             self._runner.stop_all("lease", "the lease of the worker could not be renewed")
         self._claimer.wake()
@@ -111,7 +113,7 @@ class WorkLoop:
         if self._end is None or end == "dead":
             self._end = end
         self._stop_at = min(self._stop_at, self._loop.time() + timeout)
-        self._claimer.accepting = False
+        self._claimer.accept(False)
         self._claimer.wake()
         self._ending.set()
 

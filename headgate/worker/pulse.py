@@ -18,6 +18,7 @@ class Pulse:
         self._board = board
         self._place = place
         self._clock = clock
+        self._starts = 0
 
     def beat(self, deadline: float | None, running: int) -> None:
         self._board.work(self._place, deadline or 0.0, running)
@@ -28,6 +29,11 @@ class Pulse:
         row = self._board.row(self._place)
         if not row.deadline or deadline < row.deadline:
             self._board.work(self._place, deadline, row.running + 1)
+
+    def note_ahead(self, token: int) -> None:
+        """A job that was reserved ahead starts now: the store does not know it yet."""
+        self._board.note_start(self._place, self._starts, token)
+        self._starts += 1
 
     async def run(self, state: Callable[[], tuple[float | None, int]]) -> None:
         while True:

@@ -88,7 +88,9 @@ class Registrar:
         registration, sent = result
         if place.worker != worker.id or not place.living:
             # It died while the store was writing its row: nobody will use it.
-            self.take_out(worker.id, registration.fds, "died while starting", lambda: None)
+            self.take_out(
+                worker.id, registration.fds, "died while starting", lambda: None, frozenset()
+            )
             return
         place.registered = True
         place.fds = registration.fds
@@ -149,16 +151,22 @@ class Registrar:
             self._board.clear(place.index)
 
     def take_out(
-        self, worker: str, fds: Sequence[int], reason: str, then: Callable[[], None]
+        self,
+        worker: str,
+        fds: Sequence[int],
+        reason: str,
+        then: Callable[[], None],
+        started: frozenset[int],
     ) -> None:
         """Tell the store that this worker is gone; with a `reason` it is dead, and what it
-        ran is lost. Only called when none of its processes is left."""
+        ran is lost, but for what was reserved ahead and is not among the `started`. Only
+        called when none of its processes is left."""
         store = self._store
         assert store is not None
 
         def report() -> None:
             if reason:
-                store.declare_dead(worker, reason)
+                store.declare_dead(worker, reason, started)
             else:
                 store.unregister(worker)
 
@@ -176,7 +184,8 @@ class Registrar:
         for place in self._places:
             if place.registered and self._store is not None and self._clock.boot() < deadline:
                 try:
-                    self._store.declare_dead(place.worker, reason)
+                    started = self._board.started(place.index)
+                    self._store.declare_dead(place.worker, reason, started)
                 except StoreError as error:
                     # Its files close with us, and the store sees that by itself.
                     log.warning("worker %s could not be reported dead: %s", place.worker, error)

@@ -19,6 +19,7 @@ from headgate.codec import visible
 from headgate.errors import HeadgateError, StoreError
 from headgate.jobs import Claimed, Failure, Finish
 from headgate.worker.attempt import Attempt, Desk
+from headgate.worker.chains import LONGEST_WAIT, Chains, Hold
 from headgate.worker.execute import run_async, run_sync
 from headgate.worker.isolated import Cell, Cells
 from headgate.worker.outcome import Ending, Stop, StopKind, failure_of, finish, refused
@@ -41,6 +42,7 @@ class Runner:
         self,
         app: App,
         desk: Desk,
+        chains: Chains,
         cells: Cells,
         ended: Ended,
         *,
@@ -51,6 +53,7 @@ class Runner:
     ) -> None:
         self._app = app
         self._desk = desk
+        self._chains = chains
         self._cells = cells
         self._ended = ended
         self.grace = grace
@@ -64,6 +67,9 @@ class Runner:
         self._chores = ThreadPoolExecutor(1, thread_name_prefix="headgate-overdue")
         self._loop = asyncio.get_running_loop()
         self.attempts: dict[int, Attempt] = {}
+        self.granted_at = 0.0
+        """When the last claim that was answered had been sent: it granted what starts now,
+        or left the slots standing in which it follows."""
         self._timers: dict[int, list[asyncio.TimerHandle]] = {}
         self._coroutines: set[asyncio.Task[Any]] = set()
         self._empty = asyncio.Event()
@@ -81,6 +87,20 @@ class Runner:
     def by_queue(self) -> Mapping[str, int]:
         return Counter(attempt.claimed.queue for attempt in self.attempts.values())
 
+    def places(self) -> Mapping[str, int]:
+        """By chain, the attempts whose slots are likely to go to the next one soon."""
+        short, since = self._chains.pace.short, self._loop.time() - LONGEST_WAIT
+        if not short:
+            return {}
+        return Counter(
+            attempt.hold.chain
+            for attempt in self.attempts.values()
+            if attempt.claimed.task in short
+            and attempt.began > since
+            and attempt.stop is None
+            and attempt.port.holding
+        )
+
     def earliest_deadline(self) -> float | None:
         deadlines = [a.deadline for a in self.attempts.values() if a.deadline is not None]
         return min(deadlines, default=None)
@@ -88,6 +108,25 @@ class Runner:
     # --- start --------------------------------------------------------------------------------
 
     def start(self, claimed: Claimed) -> None:
+        """Start an attempt in slots of its own."""
+        hold = self._chains.granted(claimed)
+        if not self._begin(claimed, hold):
+            self._go_on(hold, passes=True)
+
+    def start_reserved(self) -> None:
+        """Of what was reserved, start what need not wait for anything."""
+        for hold, claimed in self._chains.fill():
+            if not self._begin(claimed, hold):
+                self._go_on(hold, passes=True)
+
+    def _go_on(self, hold: Hold, *, passes: bool) -> None:
+        """Start what follows in these slots, in the same step of the loop."""
+        while (claimed := self._chains.ended(hold, passes=passes)) is not None:
+            if self._begin(claimed, hold):
+                return
+
+    def _begin(self, claimed: Claimed, hold: Hold) -> bool:
+        """False: it cannot be run, and has ended with that."""
         try:
             task = self._app.tasks[claimed.task].for_job(claimed.options)
         except (KeyError, HeadgateError, ValueError) as error:
@@ -95,8 +134,9 @@ class Runner:
             if isinstance(error, KeyError):
                 failure = Failure("UnknownTask", f"no task {claimed.task!r} in this worker")
             self._refuse(claimed, failure)
-            return
-        attempt = Attempt(claimed, task, self._desk)
+            return False
+        began = self._loop.time()
+        attempt = Attempt(claimed, task, self._desk, hold, began, self.granted_at)
         self.attempts[claimed.token] = attempt
         self._empty.clear()
         if attempt.timeout is not None:
@@ -109,6 +149,7 @@ class Runner:
             self._start_async(attempt)
         else:
             self._start_thread(attempt)
+        return True
 
     def _refuse(self, claimed: Claimed, failure: Failure) -> None:
         log.error("job %s cannot be run: %s", claimed.job, failure.message)
@@ -228,6 +269,7 @@ class Runner:
 
         def tell() -> None:
             try:
+                self._desk.settle(attempt.token)
                 self._desk.store.overdue(attempt.token, kind)
             except StoreError as error:
                 log.warning("job %s is not shown as overdue: %s", attempt.claimed.job, error)
@@ -240,14 +282,18 @@ class Runner:
         for timer in self._timers.pop(attempt.token, ()):
             timer.cancel()
         del self.attempts[attempt.token]
-        attempt.port.take_room_back()
-        if not self.attempts:
-            self._empty.set()
+        passes = attempt.over()
+        if attempt.task.isolate is None:
+            seconds = self._loop.time() - attempt.began
+            self._chains.pace.note(attempt.claimed.task, seconds)
         told = finish(
             *(attempt.token, ending, attempt.stop, attempt.allowance()),
             tuple(attempt.followups),
         )
         self._log(attempt, told)
+        self._go_on(attempt.hold, passes=passes)
+        if not self.attempts:
+            self._empty.set()
         self._ended(attempt.token, told)
 
     def _log(self, attempt: Attempt, told: Finish | None) -> None:

@@ -33,6 +33,7 @@ class Run(msgspec.Struct, frozen=True):
 
     claimed: Claimed
     source: Source
+    granted_at: float | None = None
 
 
 class Said(msgspec.Struct, omit_defaults=True):
@@ -141,7 +142,7 @@ class Ward:
             task = find_task(run.source).for_job(run.claimed.options)
         except BaseException as error:
             return refused("import", error)
-        ctx = Context.of(run.claimed, WardPort(self))
+        ctx = Context.of(run.claimed, WardPort(self), run.granted_at)
         if task.is_async:
             return asyncio.run(self._run_async(task, run, ctx))
         hooks = task.app.hooks

@@ -1,0 +1,277 @@
+"""Short jobs one after the other through the same slots, without a round trip in between.
+
+A claim may bring jobs that are *reserved*: each waits in the pool of its chain until an
+attempt of that chain has ended here, and then runs in the slots of that one. The store is
+told with the next round trip. Until it has confirmed, it knows the slots under the token of
+the attempt that held them before, their *owner*: that is the one thing to keep exactly.
+
+Nothing here calls a store or runs code. All of it belongs to the event loop of the worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from headgate.jobs import Claimed
+from headgate.stores.protocol import Chain, Passed
+from headgate.worker.pace import SHORT, Pace
+
+LONGEST_WAIT = 0.5
+"""Seconds after which a reserved job that has not started is given back."""
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """The slots in which attempts run, one after the other."""
+
+    chain: str
+    owner: int
+    """The token under which the store knows them."""
+    slots: bool
+    """False: there are none, the chain is of jobs without limits."""
+    user: int | None
+    """Who runs in them now."""
+    number: int = 0
+    """The start that made `owner` their owner; 0: the grant itself."""
+    lost: bool = False
+    """The store says that they are not ours."""
+
+    @staticmethod
+    def of(claimed: Claimed) -> Hold:
+        return Hold(claimed.chain, claimed.token, bool(claimed.groups), claimed.token)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """A reserved job that has started, and of which the store is not known to know."""
+
+    token: int
+    hold: Hold
+    at: float
+    number: int
+
+    @property
+    def owns(self) -> bool:
+        """Does it run in slots that have to be moved to its name?"""
+        return self.hold.slots and self.hold.user == self.token
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What one round trip says about starts. `owners`: of those that were running when it was
+    put together, and are the owners of their slots once it is confirmed."""
+
+    passed: tuple[Passed, ...] = ()
+    starts: tuple[Start, ...] = ()
+    owners: tuple[Start, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Pool:
+    waiting: deque[tuple[Claimed, float]]
+    """Each with the time at which the round trip that brought it was sent."""
+    low: int = 0
+    """So few, and it is time to ask for more."""
+
+
+class Chains:
+    """The pools, and who runs in whose slots.
+
+    `give_back(claimed, reason)` is called for each reserved job that will not be started
+    here; `note_start(token)` right before one is, for whoever must know if we die in it.
+    """
+
+    def __init__(
+        self,
+        give_back: Callable[[Claimed, str], None],
+        note_start: Callable[[int], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._give_back = give_back
+        self._note_start = note_start
+        self._clock = clock
+        self.pace = Pace()
+        self.waiting = 0
+        """Reserved jobs that have not started."""
+        self.untold: dict[int, Start] = {}
+        """In order of their start. Other threads may ask whether a token is in it."""
+        self.low: set[str] = set()
+        """Chains of which something ended and little or nothing is left to follow."""
+        self._pools: dict[str, _Pool] = {}
+        self._users: dict[str, int] = {}
+        """By chain, the attempts that run."""
+        self._free: dict[str, list[Hold]] = {}
+        """Slots whose attempt ended since the last round trip was put together, with nothing
+        to follow. The store still counts them: what it reserves meanwhile can go on in them."""
+        self._sent = Sent()
+        self._starts = 0
+
+    # --- start, end ---------------------------------------------------------------------------
+
+    def granted(self, claimed: Claimed) -> Hold:
+        """An attempt starts in slots of its own."""
+        self._users[claimed.chain] = self._users.get(claimed.chain, 0) + 1
+        return Hold.of(claimed)
+
+    def ended(self, hold: Hold, *, passes: bool) -> Claimed | None:
+        """The attempt that ran in these slots has ended. The job that starts in them now, if
+        there is one; `passes=False`: the slots are not there to be passed on."""
+        chain = hold.chain
+        hold.user = None
+        users = self._users[chain] = self._users[chain] - 1
+        if passes and not hold.lost:
+            follower = self._follow(hold)
+            if follower is not None:
+                return follower
+            self._free.setdefault(chain, []).append(hold)
+        self.low.add(chain)
+        if users == 0:
+            # Nobody is left whose end could let them start.
+            del self._users[chain]
+            self._empty(chain, "nothing to follow")
+        return None
+
+    def _follow(self, hold: Hold) -> Claimed | None:
+        pool = self._pools.get(hold.chain)
+        if pool is None:
+            return None
+        now = self._clock()
+        while pool.waiting:
+            claimed, sent = pool.waiting.popleft()
+            self.waiting -= 1
+            if now - sent > LONGEST_WAIT:
+                # The loop stood still: what held when it was reserved may not hold any more.
+                self._give_back(claimed, "waited too long")
+                continue
+            if len(pool.waiting) <= pool.low:
+                self.low.add(hold.chain)
+            self._starts += 1
+            hold.user = claimed.token
+            self._users[hold.chain] = self._users.get(hold.chain, 0) + 1
+            self.untold[claimed.token] = Start(claimed.token, hold, now, self._starts)
+            # Before the code starts: killed after this line, it counts as started.
+            self._note_start(claimed.token)
+            return claimed
+        del self._pools[hold.chain]
+        return None
+
+    # --- reserved -----------------------------------------------------------------------------
+
+    def reserve(self, claimed: Claimed, sent: float) -> None:
+        """It came with a round trip that was sent at that time. Call `fill` after the last."""
+        pool = self._pools.get(claimed.chain)
+        if pool is None:
+            pool = self._pools[claimed.chain] = _Pool(deque())
+        pool.waiting.append((claimed, sent))
+        self.waiting += 1
+
+    def fill(self) -> Iterable[tuple[Hold, Claimed]]:
+        """What can start at once: its chain's attempts ended while it was on its way."""
+        for chain, pool in list(self._pools.items()):
+            free = self._free.get(chain, [])
+            while free and (follower := self._follow(free[-1])) is not None:
+                yield free.pop(), follower
+            if chain not in self._users:
+                self._empty(chain, "nothing to follow")
+            pool.low = len(pool.waiting) // 2
+            if pool.waiting:
+                self.low.discard(chain)
+
+    def remove(self, token: int) -> bool:
+        """Take one out that has not started; False: there is no such."""
+        for chain, pool in self._pools.items():
+            for found in pool.waiting:
+                if found[0].token == token:
+                    pool.waiting.remove(found)
+                    self.waiting -= 1
+                    self.low.add(chain)
+                    return True
+        return False
+
+    def give_all_back(self, reason: str) -> None:
+        for chain in list(self._pools):
+            self._empty(chain, reason)
+
+    def give_late_back(self) -> None:
+        """Those that waited too long: what runs before them takes longer than it used to."""
+        late = self._clock() - LONGEST_WAIT
+        for pool in self._pools.values():
+            while pool.waiting and pool.waiting[0][1] < late:
+                self.waiting -= 1
+                self._give_back(pool.waiting.popleft()[0], "waited too long")
+
+    def _empty(self, chain: str, reason: str) -> None:
+        pool = self._pools.pop(chain, None)
+        if pool is not None:
+            self.waiting -= len(pool.waiting)
+            for claimed, _ in pool.waiting:
+                self._give_back(claimed, reason)
+
+    def describe(self, places: Mapping[str, int]) -> dict[str, Chain]:
+        """What a claim says of each chain that has `places`, or something waiting."""
+        short = self.pace.short
+        seconds = {
+            chain: sum(short.get(claimed.task, SHORT) for claimed, _ in pool.waiting)
+            for chain, pool in self._pools.items()
+        }
+        return {
+            chain: Chain(places.get(chain, 0), seconds.get(chain, 0.0))
+            for chain in {*places, *seconds}
+        }
+
+    # --- what the store hears -----------------------------------------------------------------
+
+    def send(self) -> Sent:
+        """What the round trip that is being put together has to say."""
+        now = self._clock()
+        starts = tuple(self.untold.values())
+        owners = tuple(s for s in starts if s.owns)
+        passed = tuple(
+            Passed(s.token, s.hold.owner if s.owns else None, now - s.at) for s in starts
+        )
+        # The finishes that travel along give these slots back.
+        self._free.clear()
+        self.low.clear()
+        self._sent = Sent(passed, starts, owners)
+        return self._sent
+
+    def confirmed(self, sent: Sent, stale: frozenset[int] = frozenset()) -> list[int]:
+        """The store did exactly this, but for the `stale`; what happened here meanwhile is in
+        the next one. The tokens of attempts that run in slots which are not ours any more."""
+        for start in sent.starts:
+            self.untold.pop(start.token, None)
+        lost: list[int] = []
+        for start in sent.owners:
+            hold = start.hold
+            if start.token in stale:
+                hold.lost = True
+                self._free[hold.chain] = [h for h in self._free.get(hold.chain, ()) if h != hold]
+                lost += [] if hold.user is None else [hold.user]
+            # Told once more by `send_one` while this was under way, a later start is the owner.
+            elif start.number > hold.number:
+                hold.owner, hold.number = start.token, start.number
+        return lost
+
+    def send_one(self, token: int) -> Sent:
+        """What makes the store know this one attempt, beside the round trip under way.
+
+        Whichever of the two is first: if that one makes another attempt of these slots their
+        owner, this one says the same before it goes on from there.
+        """
+        start = self.untold[token]
+        hold, now = start.hold, self._clock()
+        if not hold.slots:
+            return Sent((Passed(token, None, now - start.at),), (start,))
+        before = [s for s in self._sent.owners if s.hold is hold and s.number > hold.number]
+        if before and before[0] is not start:
+            first = before[0]
+            passed = (
+                Passed(first.token, hold.owner, now - first.at),
+                Passed(token, first.token, now - start.at),
+            )
+        else:
+            passed = (Passed(token, hold.owner, now - start.at),)
+        return Sent(passed, (start,), (start,))

@@ -1,0 +1,81 @@
+"""The outbox: what the store has to hear, kept until it has accepted it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from headgate.errors import StoreBusy, StoreUnavailable
+from headgate.jobs import Failure, Finish, Progress
+from headgate.stores.protocol import Claim, Exchange, Exchanged
+from headgate.worker.chains import Chains, Sent
+
+log = logging.getLogger("headgate.worker")
+
+Send = Callable[[Exchange], Awaitable[Exchanged]]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one round trip carries. What comes in later goes with the next."""
+
+    finishes: dict[int, Finish]
+    progress: dict[int, Progress]
+    sent: Sent
+
+    def exchange(self, worker: str, claim: Claim | None) -> Exchange:
+        return Exchange(
+            worker,
+            finishes=tuple(self.finishes.values()),
+            progress=tuple(self.progress.values()),
+            passed=self.sent.passed,
+            claim=claim,
+        )
+
+
+class Outbox:
+    def __init__(self, chains: Chains) -> None:
+        self._chains = chains
+        self.finishes: dict[int, Finish] = {}
+        self.progress: dict[int, Progress] = {}
+
+    def load(self) -> Load:
+        return Load(dict(self.finishes), dict(self.progress), self._chains.send())
+
+    def accepted(self, load: Load, stale: frozenset[int]) -> list[int]:
+        """The tokens of attempts that run in slots which turned out not to be ours."""
+        for token in load.finishes:
+            del self.finishes[token]
+        for token, said in load.progress.items():
+            if self.progress.get(token) is said:
+                del self.progress[token]
+        return self._chains.confirmed(load.sent, stale)
+
+    async def send_apart(self, load: Load, worker: str, send: Send) -> None:
+        """Something in this load cannot be stored at all. Send each finish alone; the one
+        that fails again is told as a failure, so that it cannot hold up the others."""
+        self.progress.clear()
+        if load.sent.passed and not await self._send_starts(load, worker, send):
+            return
+        for token, finish in load.finishes.items():
+            try:
+                await send(Exchange(worker, (finish,)))
+            except (StoreBusy, StoreUnavailable):
+                return
+            except Exception as error:
+                text = f"its end ({finish.outcome}) cannot be stored: {type(error).__name__}"
+                failure = Failure("HeadgateError", text)
+                self.finishes[token] = Finish(token, "failed", "result", error=failure)
+            else:
+                del self.finishes[token]
+
+    async def _send_starts(self, load: Load, worker: str, send: Send) -> bool:
+        """They come first: a finish alone would give slots back that others run in."""
+        try:
+            answer = await send(Exchange(worker, passed=load.sent.passed))
+        except Exception:
+            log.exception("what started could not be told to the store")
+            return False
+        self._chains.confirmed(load.sent, answer.stale)
+        return True
