@@ -26,7 +26,7 @@ from headgate.stores.postgres.connection import (
     Row,
 )
 from headgate.stores.postgres.parameters import Params, Statement, named, prepare
-from headgate.stores.postgres.trouble import is_lost, translate
+from headgate.stores.postgres.trouble import is_lost, translate, unreachable
 from headgate.stores.postgres.url import parse
 from headgate.stores.relational.queries import Sql
 
@@ -141,7 +141,7 @@ class Database:
         try:
             connection = Connection.open(self.address)
         except psycopg.Error as error:
-            raise translate(error, self.url) from error
+            raise unreachable(error, self.url) from error
         self.pooled = connection.pooled
         return connection
 

@@ -10,7 +10,7 @@ GRANTS = "docs/postgres.md lists the grants; `headgate migrate --grant ROLE` giv
 _MISSING = {"3F000", "42P01", "42883", "42703"}
 _BUSY = {"55P03", "57014", "40P01", "40001"}
 _GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "25006"}
-_REFUSED = {"28000", "28P01", "3D000"}
+_FULL = ("too many", "connection slots", "no more connections")
 
 
 class NoAnswer(psycopg.OperationalError):
@@ -27,6 +27,17 @@ def is_lost(error: psycopg.Error) -> bool:
     return state.startswith("08") or state in _GONE
 
 
+def unreachable(error: psycopg.Error, url: str) -> StoreUnavailable:
+    """No connection came about. The library tells why in words only."""
+    text = " ".join(str(error).split()).removeprefix("connection failed: ")
+    if any(words in text for words in _FULL):
+        return StoreUnavailable(
+            f"{url}: the server has no connection left ({text}): raise its max_connections, put"
+            " PgBouncer in front, or lower ?pool= in the url"
+        )
+    return StoreUnavailable(f"{url}: cannot connect ({text})")
+
+
 def translate(error: psycopg.Error, url: str) -> StoreError:
     text = " ".join(str(error).split()) or type(error).__name__
     state = error.sqlstate or ""
@@ -35,13 +46,6 @@ def translate(error: psycopg.Error, url: str) -> StoreError:
             f"{url}: {text}; another transaction held on to what this one needed. Nothing was"
             " changed: try again, and look for transactions left open (pg_stat_activity)"
         )
-    if state == "53300":
-        return StoreUnavailable(
-            f"{url}: the server has no connection left ({text}): raise its max_connections, put"
-            " PgBouncer in front, or lower ?pool= in the url"
-        )
-    if state in _REFUSED:
-        return StoreUnavailable(f"{url}: the server let nobody in ({text}): check the url")
     if state == "25006":
         return StoreUnavailable(
             f"{url}: the server only reads ({text}): it may be a standby; name the primary, or"
