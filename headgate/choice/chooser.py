@@ -103,7 +103,7 @@ class Chooser:
             ahead.wanted_elsewhere(g for g in groups if self.room.group(g).reserved_for is not None)
         if all(ahead.left(chain) <= 0 for chain in chains):
             return
-        for share in self._queues():
+        for share in self._queues(full=True):
             for priority in self.line.lines[share.name]:
                 if self.ahead_over or self.hops <= 0 or ahead.room <= 0:
                     break
@@ -177,7 +177,8 @@ class Chooser:
                 return i, 0
         return 0, 0
 
-    def _queues(self) -> list[QueueShare]:
+    def _queues(self, *, full: bool = False) -> list[QueueShare]:
+        """The queues to look at; `full`: also those of which no more may start."""
         present = list(self.line.lines)
         paused = self.line.paused_queues()
         if self.claim.queues is None:
@@ -189,7 +190,7 @@ class Chooser:
             shares = [mine[name] for name in present if name in mine]
             if len(shares) < len(present) or any(share.room < self.claim.room for share in shares):
                 self.leaves_some = True
-        return [share for share in shares if share.name not in paused and share.room > 0]
+        return [s for s in shares if s.name not in paused and (s.room > 0 or full)]
 
     def _take(self, queue: str, wanted: int, *, aged: bool) -> int:
         """Strict priority: a lower one is looked at only when the higher has nothing."""

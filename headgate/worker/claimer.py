@@ -35,6 +35,9 @@ _QUIET = 0.1
 """Seconds between two round trips that a bell asks for while there is no room anyway."""
 _LONGEST_GAP = 0.02
 _LONGEST_BACKOFF = 2.0
+_MOST_AHEAD = 1000
+"""Jobs that are reserved at once. How much work that may be is the store's to say, in seconds;
+with fewer than this the round trips, not the jobs, would set the pace of the shortest ones."""
 _GATHERING = 0.005
 """Seconds for which ends may wait for others, while what follows them is here already."""
 
@@ -229,7 +232,7 @@ class Claimer:
         if not self._accepting or not chains.pace.short:
             return 0
         # Bounded also by what is remembered of starts that the store has not heard of.
-        ahead = min(self._concurrency, STARTS - len(chains.untold)) - chains.waiting
+        ahead = min(_MOST_AHEAD, STARTS - len(chains.untold)) - chains.waiting
         return max(0, ahead if self._left is None else min(ahead, self._left - room))
 
     def _claim(self) -> Claim | None:
