@@ -9,18 +9,18 @@ import os
 import random
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from headgate.choice import Chooser, Taken
+from headgate.choice import Chooser, LaneKey, Taken
 from headgate.choice.ahead import chain_of, groups_of
 from headgate.claim import ClaimState
 from headgate.errors import StoreInDoubt
 from headgate.jobs import Claimed, Finish
-from headgate.limits import Band, Needs, needs_of
+from headgate.limits import Band, needs_of
 from headgate.stores.postgres import arrays, leases, submitting
 from headgate.stores.postgres.database import SQL, Database
 from headgate.stores.postgres.view import LANES, Order, Seen, View, ViewLine
@@ -65,6 +65,8 @@ class Exchanger:
         self._ops = itertools.count(int.from_bytes(os.urandom(7)) << 4)
         self._held: dict[int, Held] = {}
         """What the attempts of this process hold: a choice counts on what they give back."""
+        self.now = 0.0
+        """The store's time as of the last answer."""
         self._doubts: dict[str, tuple[int, frozenset[int]]] = {}
         """Per worker, a round trip whose answer was lost: its number, and what it told."""
 
@@ -123,12 +125,17 @@ class Exchanger:
             # It may still be under way: it holds this lock until it has ended either way.
             tx.lock([leases.lock_name(worker)])
             text = tx.value(SQL.exchange.granted, (worker, op))
-            claimed = [self.claimed(row) for row in (msgspec.json.decode(text) if text else ())]
+            rows: list[Any] = msgspec.json.decode(text) if text else []
             # What was to follow others is given back: in whose slots is not written anywhere.
-            back = [Finish(one.token, "returned") for one in claimed if one.reserved]
+            back = [Finish(row[1], "returned") for row in rows if row[0][-1]]
             finishing.finish_all(tx, worker, "", back, submitting.submit_all)
         del self._doubts[worker]
-        return tuple(one for one in claimed if not one.reserved), told
+        found = [
+            self.claimed(LaneKey(*where), None, row)
+            for (*where, reserved), *row in rows
+            if not reserved
+        ]
+        return tuple(found), told
 
     def doubt(self, worker: str, op: int, told: frozenset[int]) -> None:
         self._doubts[worker] = (op, told)
@@ -161,24 +168,42 @@ class Exchanger:
         for finish in exchange.finishes:
             self._held.pop(finish.token, None)
 
-    def claimed(self, row: list[Any]) -> Claimed:
-        (token, job, attempt, task, args, options, queue, priority, turn, created_at, since, held,
-         reserved, needs, history, _) = row  # fmt: skip
-        slots: list[tuple[str, int, int]] = json.loads(held) if held != "[]" else []
-        if slots:
-            self._held[token] = tuple((group, units) for group, _, units in slots)
-        need = Needs.from_json(needs)
-        chain = chain_of(queue, ((group, units) for group, _, units in slots))
-        counts = history or {}
+    def claimed(self, key: LaneKey, taken: Taken | None, row: list[Any]) -> Claimed:
+        """An attempt as `act` tells it. What was reserved (`taken`) holds nothing yet: it says
+        in which chain it waits."""
+        token, job, attempt, since, created_at, args, options, slots, history = row
+        counts: dict[str, int] = history or {}
+        if taken is not None:
+            chain, picked = taken.chain, taken.grant.picked
+            groups = tuple((group, -1) for group in groups_of(chain))
+        else:
+            held = tuple((group, units) for group, _, units in slots)
+            if held:
+                self._held[token] = held
+            chain = chain_of(key.queue, held)
+            groups = tuple((group, slot) for group, slot, _ in slots)
+            every = len(needs_of(key.band, key.lane).all) if held else 0
+            picked = tuple(group for group, _ in held[every:])
         return Claimed(
-            job=job, token=token, attempt=attempt, task=task, args=args, queue=queue,
-            priority=priority, turn=turn, options=options,
-            groups=tuple((group, slot) for group, slot, _ in slots),
-            picked=tuple(group for group, _, _ in slots[len(need.all) :]),
-            errors=counts.get("error", 0), lost=counts.get("lost", 0),
-            created_at=created_at, ready_at=since,
-            chain=chain, reserved=reserved,
-        )  # fmt: skip
+            job=job,
+            token=token,
+            attempt=attempt,
+            task=Band.parse(key.band).task,
+            args=args,
+            queue=key.queue,
+            priority=key.priority,
+            turn=key.turn,
+            options=options,
+            groups=groups,
+            picked=picked,
+            errors=counts.get("error", 0),
+            lost=counts.get("lost", 0),
+            created_at=created_at,
+            ready_at=since,
+            started_at=self.now,
+            chain=chain,
+            reserved=taken is not None,
+        )
 
 
 class RoundTrip:
@@ -207,9 +232,9 @@ class RoundTrip:
             act = self._act(order)
         if act.dead:
             return None
+        self._exchanger.now = act.now
         self._exchanger.settle(exchange)
-        chains = self._reserved(order)
-        claimed = tuple(self._claimed(row, chains) for row in act.claimed or ())
+        claimed = tuple(self._claimed(order, act.claimed or []))
         if act.expired:
             claimed = self._expire(claimed, frozenset(act.expired))
         return self._answer(act, claimed)
@@ -362,14 +387,12 @@ class RoundTrip:
 
     # --- answer -------------------------------------------------------------------------------
 
-    def _claimed(self, row: list[Any], chains: dict[int, deque[Taken]]) -> Claimed:
-        """What was reserved holds nothing yet: it says in which chain it waits."""
-        claimed = self._exchanger.claimed(row)
-        if not claimed.reserved:
-            return claimed
-        taken = chains[row[-1]].popleft()
-        groups = tuple((group, -1) for group in groups_of(taken.chain))
-        return replace(claimed, chain=taken.chain, groups=groups, picked=taken.grant.picked)
+    def _claimed(self, order: Order, rows: list[list[Any]]) -> Iterator[Claimed]:
+        chains = self._reserved(order)
+        for token, job, attempt, lane, *rest in rows:
+            key, reserved = order.lanes[lane - 1]
+            taken = chains[lane].popleft() if reserved else None
+            yield self._exchanger.claimed(key, taken, [token, job, attempt, *rest])
 
     def _reserved(self, order: Order) -> dict[int, deque[Taken]]:
         """By lane number, what was chosen to follow."""

@@ -228,7 +228,7 @@ DECLARE
     v_free integer[];
     v_counts integer[];
     v_held_grant integer[] := '{}';
-    v_held_group integer[] := '{}';
+    v_held_need integer[] := '{}';
     v_first integer[];
     v_last integer[];
     v_lane integer;
@@ -246,7 +246,27 @@ DECLARE
     v_tokens bigint[];
     v_held_texts text[];
     v_expired bigint[];
-    v_claimed json;
+    v_claimed text;
+    v_i integer;
+    v_job integer;
+    v_group integer;
+    v_slot integer;
+    v_wanted integer[];
+    v_at integer[];
+    v_left integer[];
+    v_next integer[];
+    v_free_tids tid[];
+    v_free_slots integer[];
+    v_free_groups integer[];
+    v_re_tids tid[];
+    v_re_tokens bigint[];
+    v_re_jobs bigint[];
+    v_re_units integer[];
+    v_new_groups text[];
+    v_new_slots integer[];
+    v_new_tokens bigint[];
+    v_new_jobs bigint[];
+    v_new_units integer[];
 BEGIN
     -- One round trip of a worker at a time: the same one sent again after a lost answer waits
     -- here until the first has ended, and who wants to declare this worker dead sees that it
@@ -300,9 +320,9 @@ BEGIN
             FROM started s WHERE o.token = s.owner AND s.owner IS NOT NULL
         )
         UPDATE headgate.slots x
-        SET token = s.token, job = s.job, since = s.started_at, ends = NULL, holder = j.id::text
-        FROM started s, json_array_elements(s.slots::json) e, headgate.jobs j
-        WHERE s.owner IS NOT NULL AND s.slots <> '[]' AND j.n = s.job
+        SET token = s.token, job = s.job, since = s.started_at, ends = NULL
+        FROM started s, json_array_elements(s.slots::json) e
+        WHERE s.owner IS NOT NULL AND s.slots <> '[]'
           AND x.grp = e ->> 0 AND x.slot = (e ->> 1)::integer AND x.token = s.owner;
         SELECT array_agg(r.token) INTO v_known FROM headgate.running r
         WHERE r.token = ANY (p_token) AND r.worker = w_id AND NOT r.reserved;
@@ -338,10 +358,19 @@ BEGIN
             DELETE FROM headgate.attempts a WHERE a.job = ANY (v_jobs);
         END IF;
         IF v_slots IS NOT NULL THEN
-            UPDATE headgate.slots s SET token = NULL, worker = NULL, ends = NULL
-            FROM unnest(v_slots, v_slot_tokens) f (slots, token),
-                 json_array_elements(f.slots::json) e
-            WHERE s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = f.token;
+            SELECT array_agg(s.ctid) INTO v_tids
+            FROM unnest(v_slots, v_slot_tokens) f (slots, token)
+            CROSS JOIN LATERAL (
+                SELECT e ->> 0 AS grp, (e ->> 1)::integer AS slot
+                FROM json_array_elements(f.slots::json) e
+            ) x
+            CROSS JOIN LATERAL (
+                SELECT y.ctid FROM headgate.slots y
+                WHERE y.grp = x.grp AND y.slot = x.slot AND y.token = f.token FOR UPDATE
+            ) s;
+            UPDATE headgate.slots s SET token = NULL, worker = NULL, job = NULL, ends = NULL
+            WHERE s.ctid = ANY (v_tids);
+            v_tids := NULL;
         END IF;
         IF EXISTS (SELECT 1 FROM headgate.cancels) THEN
             DELETE FROM headgate.cancels c USING headgate.finished d
@@ -431,7 +460,7 @@ BEGIN
                     FOREACH v_need IN ARRAY v_picked LOOP
                         v_free[n_group[v_need]] := v_free[n_group[v_need]] - n_units[v_need];
                         v_held_grant := v_held_grant || v_counts[v_lane];
-                        v_held_group := v_held_group || v_need;
+                        v_held_need := v_held_need || v_need;
                     END LOOP;
                 ELSE
                     v_refused := true;
@@ -461,67 +490,108 @@ BEGIN
         SELECT array_agg(nextval('headgate.tokens')) INTO v_tokens
         FROM generate_series(1, cardinality(v_tids));
         v_held_texts := array_fill('[]'::text, ARRAY[cardinality(v_tids)]);
-        IF cardinality(v_held_group) > 0 THEN
-            -- Each grant's slots: rows of its groups that nobody holds, and new ones where there
-            -- are not enough. Nobody else gives out slots of these groups: the locks are ours.
-            WITH wanted AS (
-                SELECT t.i AS job_no, g_name[n_group[h.need]] AS grp, n_units[h.need] AS units,
-                       h.i AS need_no,
-                       row_number() OVER (PARTITION BY n_group[h.need] ORDER BY h.i) AS number
-                FROM unnest(v_held_grant, v_held_group) WITH ORDINALITY h (number, need, i)
-                JOIN unnest(v_lanes, v_numbers) WITH ORDINALITY t (lane, number, i)
-                  ON t.lane = n_lane[h.need] AND t.number = h.number
-            ), groups AS (
-                SELECT w.grp, count(*) AS wanted FROM wanted w GROUP BY w.grp
-            ), places AS (
-                SELECT g.grp, f.slot, row_number() OVER (PARTITION BY g.grp ORDER BY f.slot) AS number
-                FROM groups g CROSS JOIN LATERAL (
-                    SELECT s.slot FROM headgate.slots s
-                    WHERE s.grp = g.grp
-                      AND (s.token IS NULL OR (s.worker IS NULL AND s.ends <= v_now))
-                    ORDER BY s.slot LIMIT g.wanted
-                ) f
-            ), highest AS (
-                SELECT g.grp, coalesce((SELECT s.slot FROM headgate.slots s WHERE s.grp = g.grp
-                                        ORDER BY s.slot DESC LIMIT 1), -1) AS slot,
-                       (SELECT count(*) FROM places p WHERE p.grp = g.grp) AS reused
-                FROM groups g
-            ), given AS (
-                SELECT w.job_no, w.need_no, w.grp, w.units, p.slot AS reused,
-                       coalesce(p.slot, (h.slot + w.number - h.reused)::integer) AS slot
-                FROM wanted w JOIN highest h ON h.grp = w.grp
-                LEFT JOIN places p ON p.grp = w.grp AND p.number = w.number
-            ), taken AS (
+        IF cardinality(v_held_need) > 0 THEN
+            -- Where the jobs of each lane begin, and how many were found of those granted.
+            v_first := array_fill(0, ARRAY[cardinality(l_queue)]);
+            v_counts := v_first;
+            FOR v_job IN 1 .. cardinality(v_tids) LOOP
+                v_lane := v_lanes[v_job];
+                IF v_first[v_lane] = 0 THEN
+                    v_first[v_lane] := v_job;
+                END IF;
+                v_counts[v_lane] := v_counts[v_lane] + 1;
+            END LOOP;
+            v_wanted := array_fill(0, ARRAY[cardinality(g_name)]);
+            FOR v_i IN 1 .. cardinality(v_held_need) LOOP
+                v_need := v_held_need[v_i];
+                IF v_held_grant[v_i] <= v_counts[n_lane[v_need]] THEN
+                    v_wanted[n_group[v_need]] := v_wanted[n_group[v_need]] + 1;
+                END IF;
+            END LOOP;
+            -- Rows that nobody holds are used again, and new ones made where there are not
+            -- enough. Nobody else gives out slots of these groups: the locks are ours.
+            SELECT array_agg(f.tid), array_agg(f.slot), array_agg(g.i)
+            INTO v_free_tids, v_free_slots, v_free_groups
+            FROM unnest(g_name, v_wanted) WITH ORDINALITY g (name, k, i) CROSS JOIN LATERAL (
+                SELECT s.ctid AS tid, s.slot FROM headgate.slots s
+                WHERE s.grp = g.name
+                  AND (s.token IS NULL OR (s.worker IS NULL AND s.ends <= v_now))
+                ORDER BY s.slot LIMIT g.k FOR UPDATE
+            ) f
+            WHERE g.k > 0;
+            v_at := array_fill(0, ARRAY[cardinality(g_name)]);
+            v_left := v_at;
+            FOR v_i IN 1 .. coalesce(cardinality(v_free_groups), 0) LOOP
+                v_group := v_free_groups[v_i];
+                IF v_left[v_group] = 0 THEN
+                    v_at[v_group] := v_i;
+                END IF;
+                v_left[v_group] := v_left[v_group] + 1;
+            END LOOP;
+            v_next := NULL;
+            FOR v_i IN 1 .. cardinality(v_held_need) LOOP
+                v_need := v_held_need[v_i];
+                v_lane := n_lane[v_need];
+                CONTINUE WHEN v_held_grant[v_i] > v_counts[v_lane];
+                v_job := v_first[v_lane] + v_held_grant[v_i] - 1;
+                v_group := n_group[v_need];
+                IF v_left[v_group] > 0 THEN
+                    v_slot := v_free_slots[v_at[v_group]];
+                    v_re_tids := v_re_tids || v_free_tids[v_at[v_group]];
+                    v_re_tokens := v_re_tokens || v_tokens[v_job];
+                    v_re_jobs := v_re_jobs || v_jobs[v_job];
+                    v_re_units := v_re_units || n_units[v_need];
+                    v_at[v_group] := v_at[v_group] + 1;
+                    v_left[v_group] := v_left[v_group] - 1;
+                ELSE
+                    IF v_next IS NULL THEN
+                        SELECT array_agg(coalesce(s.slot, -1) ORDER BY g.i) INTO v_next
+                        FROM unnest(g_name) WITH ORDINALITY g (name, i)
+                        LEFT JOIN LATERAL (
+                            SELECT x.slot FROM headgate.slots x WHERE x.grp = g.name
+                            ORDER BY x.slot DESC LIMIT 1
+                        ) s ON true;
+                    END IF;
+                    v_next[v_group] := v_next[v_group] + 1;
+                    v_slot := v_next[v_group];
+                    v_new_groups := v_new_groups || g_name[v_group];
+                    v_new_slots := v_new_slots || v_slot;
+                    v_new_tokens := v_new_tokens || v_tokens[v_job];
+                    v_new_jobs := v_new_jobs || v_jobs[v_job];
+                    v_new_units := v_new_units || n_units[v_need];
+                END IF;
+                v_held_texts[v_job] := CASE v_held_texts[v_job]
+                    WHEN '[]' THEN '[' ELSE rtrim(v_held_texts[v_job], ']') || '],' END
+                    || '[' || to_json(g_name[v_group])::text || ',' || v_slot || ','
+                    || n_units[v_need] || ']]';
+            END LOOP;
+            IF v_re_tids IS NOT NULL THEN
                 UPDATE headgate.slots s
-                SET token = v_tokens[n.job_no], holder = j.id::text, job = j.n, worker = w_id,
-                    worker_name = v_name, units = n.units, since = v_now, ends = NULL
-                FROM given n JOIN headgate.jobs j ON j.n = v_jobs[n.job_no]
-                WHERE n.reused IS NOT NULL AND s.grp = n.grp AND s.slot = n.slot
-            ), made AS (
-                INSERT INTO headgate.slots (grp, slot, token, holder, job, worker, worker_name,
-                                            units, since)
-                SELECT n.grp, n.slot, v_tokens[n.job_no], j.id::text, j.n, w_id, v_name, n.units,
-                       v_now
-                FROM given n JOIN headgate.jobs j ON j.n = v_jobs[n.job_no]
-                WHERE n.reused IS NULL
-            )
-            SELECT array_agg(coalesce(x.held, '[]') ORDER BY t.i) INTO v_held_texts
-            FROM generate_subscripts(v_tids, 1) t (i) LEFT JOIN (
-                SELECT n.job_no, json_agg(json_build_array(n.grp, n.slot, n.units)
-                                          ORDER BY n.need_no)::text AS held
-                FROM given n GROUP BY n.job_no
-            ) x ON x.job_no = t.i;
+                SET token = x.token, job = x.job, units = x.units, holder = '', worker = w_id,
+                    worker_name = v_name, since = v_now, ends = NULL
+                FROM unnest(v_re_tids, v_re_tokens, v_re_jobs, v_re_units)
+                    x (tid, token, job, units)
+                WHERE s.ctid = x.tid;
+            END IF;
+            IF v_new_slots IS NOT NULL THEN
+                INSERT INTO headgate.slots (grp, slot, token, job, units, holder, worker,
+                                            worker_name, since)
+                SELECT x.grp, x.slot, x.token, x.job, x.units, '', w_id, v_name, v_now
+                FROM unnest(v_new_groups, v_new_slots, v_new_tokens, v_new_jobs, v_new_units)
+                    x (grp, slot, token, job, units);
+            END IF;
         END IF;
         INSERT INTO headgate.running (token, job, worker, attempt, started_at, ready_at, slots,
                                       reserved, op)
         SELECT t.token, t.job, w_id, t.attempt, v_now, t.since, t.held, l_reserved[t.lane], w_op
         FROM unnest(v_tokens, v_jobs, v_attempts, v_since, v_held_texts, v_lanes)
             t (token, job, attempt, since, held, lane);
-        SELECT json_agg(json_build_array(
-                   t.token, j.id, t.attempt, j.task, j.args, j.options, j.queue, j.priority,
-                   j.turn, j.created_at, t.since, t.held, l_reserved[t.lane], j.needs,
-                   CASE WHEN t.attempt > 1 THEN headgate.history(j.n) END, t.lane)
-                   ORDER BY t.i),
+        SELECT '[' || string_agg(
+                   '[' || t.token || ',"' || j.id || '",' || t.attempt || ',' || t.lane || ','
+                   || t.since || ',' || j.created_at || ',' || to_json(j.args)::text || ','
+                   || to_json(j.options)::text || ',' || t.held || ','
+                   || CASE WHEN t.attempt > 1 THEN headgate.history(j.n)::text ELSE 'null' END
+                   || ']', ',' ORDER BY t.i) || ']',
                array_agg(t.token) FILTER (WHERE j.expires_at <= v_now AND t.attempt = 1)
         INTO v_claimed, v_expired
         FROM unnest(v_tokens, v_jobs, v_attempts, v_since, v_held_texts, v_lanes) WITH ORDINALITY
@@ -529,7 +599,7 @@ BEGIN
         JOIN headgate.jobs j ON j.n = t.job;
     END IF;
     RETURN json_build_object(
-        'now', v_now, 'claimed', v_claimed, 'expired', v_expired, 'told', v_told,
+        'now', v_now, 'claimed', v_claimed::json, 'expired', v_expired, 'told', v_told,
         'known', v_known, 'contended', v_contended, 'changed', v_changed, 'refused', v_refused);
 END $$;
 
@@ -545,9 +615,9 @@ $$;
 CREATE OR REPLACE FUNCTION headgate.claimed_by(worker text, op bigint) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_agg(json_build_array(
-        r.token, j.id, r.attempt, j.task, j.args, j.options, j.queue, j.priority, j.turn,
-        j.created_at, r.ready_at, r.slots, r.reserved, j.needs,
-        CASE WHEN r.attempt > 1 THEN headgate.history(j.n) END, 0) ORDER BY r.token)
+        json_build_array(j.queue, j.priority, j.band, j.turn, j.lane, r.reserved),
+        r.token, j.id, r.attempt, r.ready_at, j.created_at, j.args, j.options, r.slots::json,
+        CASE WHEN r.attempt > 1 THEN headgate.history(j.n) END) ORDER BY r.token)
     FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
     WHERE r.worker = claimed_by.worker AND r.op = claimed_by.op
 $$;

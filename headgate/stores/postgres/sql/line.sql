@@ -1,5 +1,19 @@
 -- What a claim looks up beside its view.
 
+-- The bands there are, in order: hop from one to the next, whatever stands in them.
+-- name: bands
+WITH RECURSIVE b AS (
+    (SELECT r.queue, r.priority, r.band FROM headgate.ready r
+     ORDER BY r.queue, r.priority, r.band LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.priority, n.band FROM b CROSS JOIN LATERAL (
+        SELECT r.queue, r.priority, r.band FROM headgate.ready r
+        WHERE (r.queue, r.priority, r.band) > (b.queue, b.priority, b.band)
+        ORDER BY r.queue, r.priority, r.band LIMIT 1
+    ) n
+)
+SELECT queue, priority, band FROM b
+
 -- name: turns
 WITH RECURSIVE t AS (
     (SELECT r.turn, 1 AS n FROM headgate.ready r

@@ -130,7 +130,7 @@ CREATE TABLE headgate.finished (
     started_at float8,
     slots text
 );
-CREATE INDEX finished_at ON headgate.finished (at);
+CREATE INDEX finished_at ON headgate.finished (state, at);
 
 CREATE TABLE headgate.idempotency (
     key text PRIMARY KEY,

@@ -1,0 +1,13 @@
+-- name: put
+INSERT INTO headgate.catalogue (name, task, spec, release, at) VALUES (:name, :task, :spec, :release, :at)
+ON CONFLICT (name) DO UPDATE
+SET task = excluded.task, spec = excluded.spec, release = excluded.release, at = excluded.at
+
+-- name: known
+SELECT task, release FROM headgate.catalogue WHERE name = :name
+
+-- name: spec
+SELECT spec FROM headgate.catalogue WHERE name = :name
+
+-- name: every
+SELECT spec FROM headgate.catalogue WHERE name = task ORDER BY name

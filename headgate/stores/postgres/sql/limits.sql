@@ -1,0 +1,60 @@
+-- name: version
+SELECT value FROM headgate.counters WHERE name = 'limits'
+
+-- name: bump
+UPDATE headgate.counters SET value = value + 1 WHERE name = 'limits'
+
+-- name: declared
+SELECT name, source, declarer, value, release, at FROM headgate.declared ORDER BY name
+
+-- name: declare
+INSERT INTO headgate.declared (name, source, declarer, value, release, at)
+VALUES (:name, :source, :declarer, :value, :release, :at)
+ON CONFLICT (name, source, declarer) DO UPDATE
+SET value = excluded.value, release = excluded.release, at = excluded.at
+
+-- name: undeclare
+DELETE FROM headgate.declared WHERE declarer = :declarer
+
+-- name: carry
+INSERT INTO headgate.carried (grp, value, at) VALUES (:grp, :value, :at) ON CONFLICT (grp) DO NOTHING
+
+-- name: override
+SELECT value, has_value, paused, who, reason, at FROM headgate.overrides WHERE grp = :grp
+
+-- name: overrides
+SELECT grp, value, has_value, paused, who, reason, at FROM headgate.overrides ORDER BY grp
+
+-- name: set_override
+INSERT INTO headgate.overrides (grp, value, has_value, paused, who, reason, at)
+VALUES (:grp, :value, :has_value, :paused, :who, :reason, :at)
+ON CONFLICT (grp) DO UPDATE
+SET value = excluded.value, has_value = excluded.has_value, paused = excluded.paused,
+    who = excluded.who, reason = excluded.reason, at = excluded.at
+
+-- name: drop_override
+DELETE FROM headgate.overrides WHERE grp = :grp
+
+-- name: drop_ended
+UPDATE headgate.slots SET token = NULL, job = NULL, worker = NULL, ends = NULL, since = :now
+WHERE grp = :grp AND token IS NOT NULL AND worker IS NULL AND ends <= :boot
+
+-- name: slots_of_group
+SELECT s.grp, s.slot, s.token, s.holder, s.job, s.worker, s.worker_name, s.units, s.since,
+       s.ends, '' AS boot, coalesce(r.overdue, '') AS overdue
+FROM headgate.slots s LEFT JOIN headgate.running r ON r.token = s.token
+WHERE s.grp = :grp AND s.token IS NOT NULL ORDER BY s.slot
+
+-- name: carried
+SELECT value FROM headgate.carried WHERE grp = :grp
+
+-- name: held
+SELECT slot, units, worker, ends, '' AS boot FROM headgate.slots
+WHERE grp = :grp AND token IS NOT NULL
+
+-- name: held_by_any
+SELECT grp, slot, units, worker, ends, '' AS boot FROM headgate.slots
+WHERE token IS NOT NULL AND grp = ANY (ARRAY(SELECT json_array_elements_text(:groups::json)))
+
+-- name: reservations
+SELECT grp, lane, job, units, ends, '' AS boot FROM headgate.reservations

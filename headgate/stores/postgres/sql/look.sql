@@ -1,0 +1,50 @@
+-- name: queue_waiting
+SELECT count(*) FROM (SELECT 1 FROM headgate.ready WHERE queue = :queue LIMIT :limit) AS found
+
+-- name: queue_running
+SELECT j.queue, count(*) AS n FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
+WHERE NOT r.reserved GROUP BY j.queue
+
+-- name: queue_reserved
+SELECT j.queue, count(*) AS n FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
+WHERE r.reserved GROUP BY j.queue
+
+-- name: queue_scheduled
+SELECT j.queue, count(*) AS n
+FROM (SELECT job FROM headgate.scheduled LIMIT :limit) s JOIN headgate.jobs j ON j.n = s.job GROUP BY j.queue
+
+-- name: queue_oldest
+SELECT min(since) FROM (SELECT since FROM headgate.ready WHERE queue = :queue LIMIT :limit) AS found
+
+-- name: running_tasks
+SELECT DISTINCT j.task, j.queue FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
+
+-- name: retrying
+SELECT j.task, j.queue, j.band, j.lane
+FROM headgate.scheduled s JOIN headgate.jobs j ON j.n = s.job WHERE s.attempt > 0 LIMIT 1000
+
+-- name: due_tasks
+SELECT j.task, j.queue, j.band, j.lane
+FROM headgate.scheduled s JOIN headgate.jobs j ON j.n = s.job WHERE s.run_at <= :now LIMIT 1000
+
+-- name: band_lanes
+WITH RECURSIVE l AS (
+    (SELECT r.turn, r.lane, 1 AS n FROM headgate.ready r
+     WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band
+     ORDER BY r.turn, r.lane LIMIT 1)
+    UNION ALL
+    SELECT x.turn, x.lane, l.n + 1 FROM l CROSS JOIN LATERAL (
+        SELECT r.turn, r.lane FROM headgate.ready r
+        WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band
+          AND (r.turn, r.lane) > (l.turn, l.lane)
+        ORDER BY r.turn, r.lane LIMIT 1
+    ) x WHERE l.n < 1000
+)
+SELECT turn, lane FROM l
+
+-- name: reserver
+SELECT j.id::text FROM headgate.reservations r JOIN headgate.jobs j ON j.n = r.job WHERE r.grp = :grp
+
+-- name: groups
+SELECT grp FROM headgate.overrides UNION SELECT grp FROM headgate.carried UNION
+SELECT grp FROM headgate.slots WHERE token IS NOT NULL

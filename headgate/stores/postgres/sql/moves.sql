@@ -1,0 +1,32 @@
+-- name: insert_finished
+INSERT INTO headgate.finished (job, state, reason, result, error, attempt, at, token, outcome,
+                               worker, started_at, slots)
+VALUES (:job, :state, :reason, :result, :error, :attempt, :at, :token, :outcome, :worker,
+        :started_at, :slots)
+
+-- name: insert_ready
+INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since)
+SELECT queue, priority, band, turn, lane, place, n, :attempt, :since
+FROM headgate.jobs WHERE n = :job
+
+-- name: delete_cancel
+DELETE FROM headgate.cancels WHERE job = :job
+
+-- name: insert_scheduled
+INSERT INTO headgate.scheduled (run_at, job, attempt, keeps_place, reason)
+VALUES (:run_at, :job, :attempt, :keeps_place, :reason)
+
+-- What somebody else promotes just now is passed over.
+-- name: due
+SELECT run_at, job, attempt, keeps_place FROM headgate.scheduled
+WHERE run_at <= :now ORDER BY run_at, job LIMIT :limit FOR UPDATE SKIP LOCKED
+
+-- name: delete_scheduled
+DELETE FROM headgate.scheduled WHERE run_at = ? AND job = ?
+
+-- name: set_place
+UPDATE headgate.jobs SET place = ? WHERE n = ?
+
+-- name: promote
+INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since)
+SELECT queue, priority, band, turn, lane, place, n, ?, ? FROM headgate.jobs WHERE n = ?
