@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres.server import Server, serve
+from tests.postgres.pgbouncer import PgBouncer, bounce
+from tests.postgres.server import OwnServer, Server, serve
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +30,24 @@ def empty_database(postgres: Server) -> Iterator[str]:
     """The url of an empty database of its own."""
     with postgres.database() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: Server) -> Iterator[PgBouncer]:
+    """PgBouncer in front of it. Where it is not installed, the tests that need it fail and say
+    what to install: a run that could not look has not passed."""
+    if not isinstance(postgres, OwnServer):
+        pytest.fail("PgBouncer is put in front of a server of our own: unset HEADGATE_TEST_PG")
+    try:
+        with bounce(postgres) as bouncer:
+            yield bouncer
+    except RuntimeError as error:
+        pytest.fail(str(error))
+
+
+@pytest.fixture
+def bounced_url(postgres: Server, pgbouncer: PgBouncer) -> Iterator[str]:
+    """The url of an empty store of its own, by way of PgBouncer."""
+    with postgres.schema() as url:
+        schema = url.rpartition("schema=")[2]
+        yield pgbouncer.url(schema=schema)

@@ -127,8 +127,8 @@ class OwnServer(Server):
                 stderr=log,
                 cwd=self.folder,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - no threads when it starts
-                **self._as_user(),
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads when it starts
+                **self.as_user(),
             )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -173,12 +173,12 @@ class OwnServer(Server):
             cwd=self.folder,
             capture_output=True,
             text=True,
-            **self._as_user(),
+            **self.as_user(),
         )
         if done.returncode:
             raise RuntimeError(f"{program} failed:\n{done.stdout}{done.stderr}")
 
-    def _as_user(self) -> dict[str, object]:
+    def as_user(self) -> dict[str, object]:
         if self.user is None:
             return {}
         return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
@@ -235,7 +235,7 @@ def version(postgres: Path) -> int:
     return int(told.stdout.split()[2].partition(".")[0])
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     # A killed test run must not leave a server behind.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 

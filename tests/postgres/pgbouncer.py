@@ -1,0 +1,114 @@
+"""PgBouncer in transaction mode, in front of the tests' server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from tests.postgres.server import OwnServer, die_with_parent, free_port, server_user
+
+MISSING = (
+    "PgBouncer is not installed, so nothing was shown of what happens behind it: run"
+    " `make pgbouncer` (Debian's package of that name), or put the binary on the PATH"
+)
+
+
+def find() -> Path | None:
+    found = shutil.which(
+        "pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+    )
+    return Path(found) if found else None
+
+
+class PgBouncer:
+    """`url(...)` is that of the server, by way of PgBouncer."""
+
+    def __init__(self, server: OwnServer, bin: Path) -> None:
+        self.server = server
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="headgate-bouncer-", dir="/tmp"))
+        users = self.folder / "users"
+        users.write_text('"postgres" ""\n')
+        config = self.folder / "pgbouncer.ini"
+        # A handful of server connections for many clients: every transaction may meet another.
+        config.write_text(
+            f"""
+[databases]
+* = host={server.folder} port={server.port}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {self.port}
+unix_socket_dir =
+auth_type = trust
+auth_file = {users}
+pool_mode = transaction
+default_pool_size = 4
+max_client_conn = 200
+logfile = {self.folder}/log
+admin_users = postgres
+server_idle_timeout = 30
+"""
+        )
+        user = server_user()
+        if user is not None:
+            for path in (self.folder, users, config):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        self.process = subprocess.Popen(
+            [bin, config],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads when it starts
+            **server.as_user(),
+        )
+
+    def start(self) -> None:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                with psycopg.connect(self.url(), prepare_threshold=None, connect_timeout=5):
+                    return
+            except psycopg.OperationalError as error:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    log = self.folder / "log"
+                    told = log.read_text(errors="replace") if log.exists() else ""
+                    raise RuntimeError(f"PgBouncer did not start ({error}):\n{told[-2000:]}") from None
+                time.sleep(0.02)
+
+    def url(self, database: str = "postgres", **options: str) -> str:
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}" + (query and f"?{query}")
+
+    def close(self) -> None:
+        try:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def bounce(server: OwnServer) -> Iterator[PgBouncer]:
+    """PgBouncer in front of `server`, until the end of the block."""
+    bin = find()
+    if bin is None:
+        raise RuntimeError(MISSING)
+    bouncer = PgBouncer(server, bin)
+    try:
+        bouncer.start()
+        yield bouncer
+    finally:
+        bouncer.close()

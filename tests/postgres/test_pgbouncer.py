@@ -1,0 +1,85 @@
+"""Behind PgBouncer in transaction mode: another session may stand behind every transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from headgate.errors import StoreBusy
+from headgate.stores.postgres import schema
+from headgate.stores.postgres.bell import Bells, PollingBell
+from headgate.stores.postgres.database import Database
+from tests.postgres.server import Server
+
+
+@pytest.fixture(params=["found", "told"])
+def database(bounced_url: str, request: pytest.FixtureRequest) -> Iterator[Database]:
+    url = bounced_url if request.param == "found" else f"{bounced_url}&pgbouncer=true"
+    database = Database(url)
+    schema.settle(database)
+    yield database
+    database.close()
+
+
+def test_it_is_noticed(database: Database) -> None:
+    with database.session() as connection:
+        assert connection.pooled
+        assert connection.prepare_threshold is None
+    assert isinstance(Bells(database).listen("work"), PollingBell)
+
+
+def test_a_direct_connection_is_not_taken_for_it(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    with database.session() as connection:
+        assert not connection.pooled
+    database.close()
+
+
+def test_every_transaction_has_its_settings_and_leaves_none(
+    database: Database, postgres: Server
+) -> None:
+    with database.write() as tx:
+        assert tx.value("SHOW jit") == "off"
+        assert tx.value("SHOW statement_timeout") == "30s"
+        assert tx.value("SHOW lock_timeout") == "10s"
+    with database.session() as connection:
+        assert connection.execute("SHOW statement_timeout").fetchone() == ("0",)
+
+
+def test_many_threads_through_a_few_sessions(database: Database) -> None:
+    troubles: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(20):
+                with database.write() as tx:
+                    tx.lock(["a"])
+                    tx.many("UPDATE headgate.counters SET value = value + ?", [(1,), (2,)])
+                    tx.ring("work")
+                database.call("SELECT headgate.clock()")
+        except BaseException as error:
+            troubles.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert troubles == []
+    with database.read() as tx:
+        assert tx.value("SELECT value FROM headgate.counters") == 8 * 20 * 3
+
+
+def test_a_lock_ends_with_its_transaction(database: Database) -> None:
+    def wait_for_it() -> None:
+        with database.write(timeout=0.2) as tx:
+            tx.lock(["a"])
+
+    with database.write() as tx:
+        tx.lock(["a"])
+        with pytest.raises(StoreBusy):
+            wait_for_it()
+    for _ in range(6):
+        wait_for_it()
