@@ -6,8 +6,7 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Generator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
@@ -338,11 +337,17 @@ def maybe_current() -> Context | None:
     return _current.get()
 
 
-@contextmanager
-def active(ctx: Context) -> Generator[Context]:
+class active:
     """Make `ctx` the current one inside the block (what a runner does round each job)."""
-    mark = _current.set(ctx)
-    try:
-        yield ctx
-    finally:
-        _current.reset(mark)
+
+    __slots__ = ("_ctx", "_mark")
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    def __enter__(self) -> Context:
+        self._mark = _current.set(self._ctx)
+        return self._ctx
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._mark)

@@ -86,7 +86,8 @@ def recording(
 ) -> Generator[Recorder]:
     """Record the start and the end of the code in this block.
 
-    `attempt` is the job's context, or its fields (`job`, `attempt`, `token`, …). `groups` maps
+    `attempt` is the job's context, or its fields (`job`, `attempt`, `token`, …); where the
+    context says when the grant was asked for, the start says it too (`granted`). `groups` maps
     every group held to its units; without it the groups of the context are taken, each with
     the units of its limit in `units`, else 1. Anything else (`turn`, `worker`) goes along.
 
@@ -96,6 +97,7 @@ def recording(
     if isinstance(attempt, Mapping):
         fields: dict[str, object] = {"groups": {}, **attempt}
         held: tuple[str, ...] = ()
+        granted = None
     else:
         fields = {
             "job": attempt.job_id,
@@ -104,6 +106,7 @@ def recording(
             "task": attempt.task,
         }
         held = tuple(attempt.groups)
+        granted = getattr(attempt, "granted_at", None)
     if groups is None:
         width = units or {}
         groups = {g: width.get(g, width.get(g.partition("/")[0], 1)) for g in held}
@@ -114,7 +117,7 @@ def recording(
     fd = os.open(Path(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         recorder = Recorder(fd, fields)
-        recorder.write("start")
+        recorder.write("start", **({} if granted is None else {"granted": granted}))
         try:
             yield recorder
         except BaseException as error:

@@ -43,7 +43,8 @@ __all__ = [
 ]
 
 SLACK = 1.0
-"""A start is judged by the highest value in force in this many seconds before it."""
+"""A start is judged by the highest value in force since its grant, where the log tells when
+that was, but only as far back as this many seconds."""
 
 
 def check(

@@ -82,7 +82,9 @@ def _judge(
     units: int,
     holders: dict[Attempt, int],
 ) -> None:
-    highest = values.highest(group, t, slack)
+    # A job that was granted ahead starts a little later, in slots that are held all the time:
+    # it is judged by what was in force from its grant on, but no further back than the slack.
+    highest = values.highest(group, t, attempt.grant_age(t, slack))
     if highest is None:
         counted.unjudged.add(group)
         return

@@ -27,6 +27,8 @@ class Line(msgspec.Struct, frozen=True):
     worker: str = ""
     task: str = ""
     turn: str = ""
+    granted: float | None = None
+    """Not before this time did the engine decide that it may start."""
     ok: bool | None = None
     error: str = ""
 
@@ -45,6 +47,7 @@ class Attempt:
     worker: str
     task: str
     turn: str
+    granted: float | None = None
     spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """When it held its groups: all the time, but for what it released in between."""
     end: float | None = None
@@ -60,6 +63,13 @@ class Attempt:
     def cut_off_before(self, t: float) -> bool:
         """Did its process die before `t`, perhaps before it could report how this ended?"""
         return self.gone is not None and (self.gone.sent or self.gone.t) <= t
+
+    def grant_age(self, t: float, most: float) -> float:
+        """Seconds before `t` in which the decision fell that lets it hold from `t` on, at most
+        `most`; all of those where that is not known, as when it takes its groups again."""
+        if self.granted is None or t != self.start:
+            return most
+        return min(most, max(0.0, t - self.granted))
 
     @property
     def until(self) -> float:
@@ -139,7 +149,7 @@ def _apply(
             run.broken.append(f"{where}: started again before its first start ended")
         attempt = Attempt(
             line.job, line.attempt, line.token, line.groups, line.t, line.pid, line.ppid,
-            line.worker, line.task, line.turn,
+            line.worker, line.task, line.turn, line.granted,
         )  # fmt: skip
         run.attempts.append(attempt)
         open_[key] = attempt

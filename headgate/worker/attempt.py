@@ -53,7 +53,6 @@ class Attempt:
         self.deadline: float | None = None
         """By CLOCK_BOOTTIME, for the keeper; None without a time-out."""
         self.stop: Stop | None = None
-        self.stopped = threading.Event()
         self.followups: list[NewJob] = []
         self.halt: Callable[[Stop], None] = lambda _: None
         """How its code is stopped: set by whoever runs it."""
@@ -65,7 +64,6 @@ class Attempt:
         if self.stop is not None and (stop.kind != "stale" or self.stop.kind == "stale"):
             return False
         self.stop = stop
-        self.stopped.set()
         self.halt(stop)
         return True
 

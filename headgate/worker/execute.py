@@ -36,6 +36,8 @@ def run_sync(
         except Exception as error:
             return refused("arguments", error)
         try:
+            if not hooks.around_job:
+                return _returned(task, task.fn(*call_args, **call_kwargs))
             with ExitStack() as stack:
                 for around in hooks.around_job:
                     manager = around(ctx)
@@ -64,6 +66,8 @@ async def run_async(task: AnyTask, args: str, ctx: Context, hooks: Hooks, errors
         except Exception as error:
             return refused("arguments", error)
         try:
+            if not hooks.around_job:
+                return _returned(task, await task.fn(*call_args, **call_kwargs))
             async with AsyncExitStack() as stack:
                 for around in hooks.around_job:
                     manager = around(ctx)

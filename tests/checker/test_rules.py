@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import re
@@ -52,6 +53,40 @@ def test_a_start_is_judged_by_the_highest_value_of_the_second_before_it() -> Non
 def test_a_short_raise_inside_the_second_counts() -> None:
     assert two_at(5.0, limits={"g": 1}, changes=[(4.5, "g", 2), (4.6, "g", 1)]).ok
     assert not two_at(6.0, limits={"g": 1}, changes=[(4.5, "g", 2), (4.6, "g", 1)]).ok
+
+
+def test_a_start_is_judged_by_what_was_in_force_from_its_grant_on() -> None:
+    """Granted ahead, it starts in slots that are held all the time, a little later."""
+
+    def lowered_at_10(start: float, granted: float) -> Report:
+        later = span("b", start, start + 1, {"g": 1}, granted=granted)
+        return check(
+            [*span("a", 0, 100, {"g": 1}), *later], limits={"g": 2}, changes=[(10.0, "g", 1)]
+        )
+
+    assert lowered_at_10(10.5, granted=9.9).ok
+    known = lowered_at_10(10.5, granted=10.1)
+    assert [over.job for over in known.over] == ["b"], "the lowering was there when it was granted"
+    # In a chain it may start without a new word from the store, but never for that long.
+    assert [over.job for over in lowered_at_10(12.0, granted=9.0).over] == ["b"]
+
+
+def test_taking_the_groups_again_is_a_grant_of_its_own() -> None:
+    first, last = span("b", 2, 12, {"g": 1}, token=7, granted=1.9)
+    between = [Line("release", "b", 7, 3, groups={"g": 1}), Line("retake", "b", 7, 10.4)]
+    lines = [*span("a", 0, 100, {"g": 1}), first, *between, last]
+    assert check(lines, limits={"g": 2}, changes=[(10.0, "g", 1)]).ok
+
+
+def test_the_log_tells_when_the_grant_was_asked_for(tmp_path: Path) -> None:
+    class Running:
+        job_id, attempt, token, task, groups = "j", 1, 3, "t", ("g",)
+        granted_at = 12.5
+
+    with recording(tmp_path / "log", Running()):
+        pass
+    start, end = (json.loads(line) for line in (tmp_path / "log").read_text().splitlines())
+    assert (start["granted"], "granted" in end) == (12.5, False)
 
 
 def test_what_runs_on_after_a_lowering_is_not_over() -> None:
