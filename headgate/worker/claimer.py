@@ -187,6 +187,8 @@ class Claimer:
         try:
             wait = 0.0
             while not (self.closing and not self.outbox.finishes):
+                # Full, or about to ask again anyway: nobody need be told to wake us.
+                ear.awake(busy=wait <= 0 or self._room() <= 0)
                 await self._sleep(wait if ear.hears else min(wait, _POLL_WITHOUT_BELL))
                 wait = await self._round_trip()
         finally:
