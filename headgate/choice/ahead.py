@@ -70,8 +70,8 @@ class Ahead:
         self.room = claim.ahead_room
         self._fresh: defaultdict[str, float] = defaultdict(float)
         self._spent: defaultdict[str, float] = defaultdict(float)
-        self._waiting: defaultdict[str, set[str | None]] = defaultdict(set)
-        """By group, the chains whose lanes were found waiting for it; None: some other."""
+        self._waiting: defaultdict[str, set[frozenset[str]]] = defaultdict(set)
+        """By group, for each lane found waiting for it the chains that it could go on in."""
         self._wanted_elsewhere: set[str] = set()
 
     @property
@@ -88,8 +88,9 @@ class Ahead:
         """A slot was granted in this claim: whoever else waits, this much may follow."""
         self._fresh[chain] += AHEAD if task in self._claim.ahead else 0.0
 
-    def found_waiting(self, group: str, chains: Iterable[str | None]) -> None:
-        self._waiting[group].update(chains)
+    def found_waiting(self, group: str, chains: Iterable[str]) -> None:
+        """A lane waits for this group; it could go on in one of these chains, if in any."""
+        self._waiting[group].add(frozenset(chains))
 
     def wanted_elsewhere(self, groups: Iterable[str]) -> None:
         self._wanted_elsewhere.update(groups)
@@ -113,6 +114,7 @@ class Ahead:
 
     def _others_wait(self, chain: str) -> bool:
         return any(
-            group in self._wanted_elsewhere or self._waiting[group] - {chain}
+            group in self._wanted_elsewhere
+            or any(chain not in chains for chains in self._waiting[group])
             for group in groups_of(chain)
         )

@@ -82,7 +82,7 @@ class Scan:
             keyed = any(k for _, k, _ in band.all) or any(k for m in band.one_of for _, k, _ in m)
             names = [name for name, k, _ in band.all if not k]
             names += [name for members in band.one_of for name, k, _ in members if not k]
-            chains = [None] if keyed else [c for c, _ in ways(self.queue, needs_of(text, ""))]
+            chains = [] if keyed else [c for c, _ in ways(self.queue, needs_of(text, ""))]
             for name in names:
                 if chooser.room.group(name).refuses(1) == "full":
                     chooser.ahead.found_waiting(name, chains)

@@ -33,13 +33,9 @@ def test_every_kind_of_limit_with_four_processes(fleet: Fleet) -> None:
     """A task limit, a key limit over 200 tenants, a shared limit, a one-of pair, units."""
     fleet.start("--processes", "4", "--concurrency", "25")
     part = 200 if FULL else 60
-    # The tenants first: with 200 of them it is the workers' room that decides, not the limit,
-    # and on a small machine such a burst takes all of the processor. The use printed below is
-    # therefore that of the other limits by themselves; beside the tenants it is lower.
     names = [f"t{i % 200}" for i in range(5 * part)]
     calls = [scene.per_tenant.call(name, short()) for name in names]
     fleet.submit(calls, [{f"tenant/{name}": 1} for name in names], turns=names)
-    wait_for(lambda: fleet.done() == 5 * part, 60, "the tenants' jobs have ended")
     fleet.submit([scene.narrow.call(short()) for _ in range(4 * part)], [{"narrow": 1}] * 4 * part)
     fleet.submit([scene.hungry.call(short()) for _ in range(4 * part)], [{"memory": 3}] * 4 * part)
     hosts = [["host-a", "host-b"]]
@@ -55,8 +51,14 @@ def test_every_kind_of_limit_with_four_processes(fleet: Fleet) -> None:
     assert peaks["shared"] == 10
     assert peaks["memory"] == 6
     assert (peaks["host-a"], peaks["host-b"]) == (2, 1)
-    for name in ("narrow", "shared", "memory", "host-a", "host-b"):
-        print(f"use of {name}: {report.usage[name].ratio:.1%}")
+    # With 200 tenants it is the workers' room that decides, not the limit of each; all others
+    # are contended.
+    contended = ("narrow", "shared", "memory", "host-a", "host-b")
+    used = {name: report.usage[name].ratio for name in contended}
+    for name, ratio in used.items():
+        print(f"use of {name}: {ratio:.1%}")
+    if FULL:
+        assert all(ratio >= 0.9 for ratio in used.values()), used
 
 
 def test_limits_changed_under_load(fleet: Fleet) -> None:
