@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.postgres.pgbouncer import PgBouncer, bounce
-from tests.postgres.server import OwnServer, Server, serve
+from tests.postgres.server import OwnServer, Server, shared
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Server]:
-    """The server of this session."""
-    with serve(os.environ.get("HEADGATE_TEST_PG", "bundled")) as server:
-        yield server
+def postgres() -> Server:
+    """The server of this run."""
+    return shared()
 
 
 @pytest.fixture
-def postgres_url(postgres: Server) -> Iterator[str]:
+def postgres_url(postgres: Server) -> str:
     """The url of an empty store of its own."""
-    with postgres.schema() as url:
-        yield url
+    return postgres.fresh()
 
 
 @pytest.fixture
@@ -46,8 +43,7 @@ def pgbouncer(postgres: Server) -> Iterator[PgBouncer]:
 
 
 @pytest.fixture
-def bounced_url(postgres: Server, pgbouncer: PgBouncer) -> Iterator[str]:
+def bounced_url(postgres: Server, pgbouncer: PgBouncer) -> str:
     """The url of an empty store of its own, by way of PgBouncer."""
-    with postgres.schema() as url:
-        schema = url.rpartition("schema=")[2]
-        yield pgbouncer.url(schema=schema)
+    schema = postgres.fresh().rpartition("schema=")[2]
+    return pgbouncer.url(schema=schema)

@@ -81,7 +81,9 @@ server_idle_timeout = 30
                 if self.process.poll() is not None or time.monotonic() > deadline:
                     log = self.folder / "log"
                     told = log.read_text(errors="replace") if log.exists() else ""
-                    raise RuntimeError(f"PgBouncer did not start ({error}):\n{told[-2000:]}") from None
+                    raise RuntimeError(
+                        f"PgBouncer did not start ({error}):\n{told[-2000:]}"
+                    ) from None
                 time.sleep(0.02)
 
     def url(self, database: str = "postgres", **options: str) -> str:

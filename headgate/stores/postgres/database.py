@@ -120,8 +120,10 @@ class Database:
         self.address = parse(url)
         self.url = self.address.shown
         self.schema = self.address.schema
-        # A clock under control (of a test) is told to the server in every transaction.
+        # A clock under control (of a test) is told to the server in every transaction. It is
+        # the server's then: that the wall clock of this machine jumps changes nothing.
         self.clock = None if clock is None or type(clock) is Clock else clock
+        self._since = 0.0 if self.clock is None else self.clock.now() - self.clock.boot()
         self.pooled = bool(self.address.pooled)
         self._clock = prepare("SELECT headgate.clock()", self.schema).text
         self.statement = functools.lru_cache(5000)(self._statement)
@@ -306,7 +308,7 @@ class Database:
     def now(self) -> float:
         """The store's time."""
         if self.clock is not None:
-            return self.clock.now()
+            return self._since + self.clock.boot()
         with self.session() as connection:
             (now,) = connection.execute(self._clock).fetchone() or (0.0,)
             return now
@@ -347,7 +349,7 @@ class Database:
             settings["lock_timeout"] = f"{timeout * 1000:.0f}"
             connection.patience = min(PATIENCE, timeout + BEGIN_PATIENCE)
         if self.clock is not None:
-            settings[f"{self.schema}.now"] = repr(float(self.clock.now()))
+            settings[f"{self.schema}.now"] = repr(self._since + self.clock.boot())
         script = mode
         for name, value in settings.items():
             script += f"; SET LOCAL {name} = '{value}'"
