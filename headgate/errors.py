@@ -42,6 +42,10 @@ class IdempotencyConflict(HeadgateError):
     """The idempotency key belongs to a job with another task or other arguments."""
 
 
+class WrongConnection(HeadgateError):
+    """A submit cannot go through the connection that was passed as `conn=`."""
+
+
 class JobNotFound(HeadgateError):
     """No job with that id is in the store (it may have been pruned)."""
 

@@ -37,6 +37,8 @@ class Capabilities:
     """Workers must renew a lease (False: the kernel tells when a worker is gone)."""
     local: bool
     """All processes that share this store run on one machine."""
+    callers: bool = False
+    """A submit may go through a connection of the caller's, into its transaction."""
 
 
 # --- the catalogue --------------------------------------------------------------------------
@@ -393,6 +395,12 @@ class Store(Protocol):
 
     # submit
     def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]: ...
+    def submit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+        """Submit through the caller's connection: the jobs are there when its transaction
+        commits. Where `capabilities.callers` is false, `WrongConnection`."""
+        ...
+
+    async def asubmit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]: ...
     def unrouted(self, tasks: frozenset[str], limit: int = 100) -> list[Unrouted]: ...
     def route(self, routings: Sequence[Routing]) -> int: ...
 

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,12 @@ class Transaction:
         cursor = self.connection.cursor()
         cursor.executemany(statement.text, [statement.bind(params) or () for params in rows])
         return cursor
+
+    def copy(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """COPY … FROM STDIN of these rows."""
+        with self.connection.cursor().copy(self._prepare(sql).text) as copy:
+            for row in rows:
+                copy.write_row(row)
 
     def row(self, sql: str, params: Params = ()) -> Row | None:
         return self.run(sql, params).fetchone()

@@ -41,7 +41,10 @@ def pass_one(tx: Transaction, worker: str, passed: Passed) -> bool:
             return False
         slots = owner["slots"]
         # The end that `extend_lease` gave them was for the attempt before.
-        tx.run(tx.sql.finish.pass_slots, {"token": passed.token, "owner": passed.owner, "at": at})
+        tx.run(
+            tx.sql.finish.pass_slots,
+            {"token": passed.token, "owner": passed.owner, "at": at, "slots": slots},
+        )
     tx.run(tx.sql.finish.start_reserved, {"token": passed.token, "at": at, "slots": slots})
     return True
 
@@ -104,12 +107,12 @@ def leave(tx: Transaction, running: Row, *, lost: bool = False) -> None:
     token = running["token"]
     tx.run(tx.sql.finish.delete_running, {"token": token})
     if running["slots"] != "[]":
+        params = {"token": token, "slots": running["slots"], "now": tx.now}
         if lost:
-            params = {"token": token, "now": tx.now, "boot": tx.boot, "boot_id": tx.boot_id}
-            tx.run(tx.sql.finish.keep_extended_slots, params)
+            ends = {"boot": tx.boot, "boot_id": tx.boot_id}
+            tx.run(tx.sql.finish.keep_extended_slots, {**params, **ends})
             gone = tx.run(tx.sql.finish.free_lost_slots, params).rowcount
         else:
-            params = {"token": token, "now": tx.now}
             gone = tx.run(tx.sql.finish.free_slots, params).rowcount
         # None: they were passed on, and somebody runs in them.
         if gone:

@@ -11,16 +11,17 @@ from headgate.stores.protocol import SlotRecord, SlotRequest
 from headgate.stores.relational.events import record
 from headgate.stores.relational.reserving import Reservations
 from headgate.stores.relational.transaction import Row, Transaction
-from headgate.stores.relational.values import Values, carry, slot_record
+from headgate.stores.relational.values import Values, WordsCache, carry
 
 
-def take(tx: Transaction, request: SlotRequest) -> SlotRecord | None:
-    """One slot, if there is room now."""
+def take(
+    tx: Transaction, request: SlotRequest, words: WordsCache | None = None
+) -> SlotRecord | None:
+    """One slot, if there is room now. The group is locked by then."""
     group = check_group(request.group)
-    tx.lock([group])
     if request.carries_limit:
         carry(tx, group, request.limit)
-    room = Room(Values(tx).group)
+    room = Room(Values(tx, words).group)
     state = room.group(group)
     if state.missing:
         raise UnknownLimit(
@@ -42,7 +43,17 @@ def take(tx: Transaction, request: SlotRequest) -> SlotRecord | None:
         holder=request.holder, worker_name=request.worker, units=request.units,
         ends=tx.boot + request.lease, boot=tx.boot_id,
     )  # fmt: skip
-    return slot_record(tx, tx.rows(tx.sql.slots.one, {"grp": group, "slot": slot})[0])
+    return SlotRecord(
+        group=group,
+        slot=slot,
+        token=token,
+        holder=request.holder,
+        worker=request.worker,
+        units=request.units,
+        since=tx.now,
+        expires_at=tx.now + request.lease,
+        job=False,
+    )
 
 
 def _hold(
@@ -139,10 +150,13 @@ def expire(tx: Transaction, group: str | None = None) -> int:
 
 def extend(tx: Transaction, token: int, seconds: float) -> bool:
     """Let the slots of this attempt count for `seconds` from now, worker or no worker."""
-    if tx.row(tx.sql.slots.running, {"token": token}) is None:
+    # Locked, so that the attempt is not declared lost between this look and the new end.
+    running = tx.row(tx.sql.slots.running, {"token": token})
+    if running is None:
         return False
-    params = {"token": token, "ends": tx.boot + seconds, "boot_id": tx.boot_id}
-    tx.run(tx.sql.slots.extend_attempt, params)
+    params = {"token": token, "slots": running["slots"]}
+    ends = {"ends": tx.boot + seconds, "boot_id": tx.boot_id}
+    tx.run(tx.sql.slots.extend_attempt, {**params, **ends})
     return True
 
 
@@ -150,18 +164,23 @@ def release(tx: Transaction, token: int) -> bool:
     """Give the slots back for a wait; the attempt goes on without them."""
     if tx.run(tx.sql.slots.mark_released, {"token": token}).rowcount == 0:
         return False
-    tx.run(tx.sql.finish.free_slots, {"token": token, "now": tx.now})
+    slots = tx.value(tx.sql.slots.groups_of_attempt, {"token": token})
+    tx.run(tx.sql.finish.free_slots, {"token": token, "slots": slots, "now": tx.now})
     tx.ring("work", "room")
     return True
 
 
+def groups_of(tx: Transaction, token: int) -> list[str]:
+    """The groups that an attempt holds, or held before it released them."""
+    running = _attempt(tx, tx.sql.slots.groups_of_attempt, token)
+    return [group for group, _, _ in json.loads(running["slots"])]
+
+
 def retake(tx: Transaction, token: int, waited: float) -> bool:
-    """Take the same groups again, all or none."""
-    before = _released(tx, tx.sql.slots.groups_of_attempt, token)
-    tx.lock(group for group, _, _ in json.loads(before["slots"]))
-    # Read again under the locks, and locked itself from now on: the attempt may have been lost
-    # while we waited for them, and its row is all that says that it lives.
-    running = _released(tx, tx.sql.slots.attempt, token)
+    """Take the same groups again, all or none. They are locked by then."""
+    # Read under the locks, and locked itself from now on: the attempt may have been lost while
+    # we waited for them, and its row is all that says that it lives.
+    running = _attempt(tx, tx.sql.slots.attempt, token)
     if not running["released"]:
         return True
     held: list[tuple[str, int, int]] = json.loads(running["slots"])
@@ -182,7 +201,7 @@ def retake(tx: Transaction, token: int, waited: float) -> bool:
     return True
 
 
-def _released(tx: Transaction, sql: str, token: int) -> Row:
+def _attempt(tx: Transaction, sql: str, token: int) -> Row:
     running = tx.row(sql, {"token": token})
     if running is None:
         raise StaleAttempt("the attempt was lost while it waited: its slots cannot be taken again")

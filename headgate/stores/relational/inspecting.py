@@ -202,14 +202,15 @@ def retry(tx: Transaction, id: str, by: str) -> JobRecord:
     """Run a finished job once more, at the end of the line."""
     row = job_row(tx, id)
     job = {"job": row["n"], "task": row["task"]}
-    if row["f_state"] is not None:
-        # The last attempt stands with the end of the job: it becomes one of those before. The
-        # end is locked by this, and whoever retries or prunes it at the same time finds none.
-        tx.run(tx.sql.jobs.keep_last_attempt, job)
-    if row["f_state"] is None or tx.run(tx.sql.jobs.delete_finished, job).rowcount == 0:
+    if row["f_state"] is None:
         raise StoreError(
             f"job {id} is {to_record(row).state}: only a finished job can be run again"
         )
+    # The last attempt stands with the end of the job: it becomes one of those before.
+    tx.run(tx.sql.jobs.keep_last_attempt, job)
+    # The row that is deleted decides: of two who run it again, or prune it, one finds it gone.
+    if tx.run(tx.sql.jobs.delete_finished, job).rowcount == 0:
+        raise StoreError(f"job {id} was run again or pruned by somebody else just now")
     if not row["band"]:
         tx.run(tx.sql.jobs.insert_unrouted, job)
     else:

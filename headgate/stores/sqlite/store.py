@@ -3,67 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from headgate.clock import Clock
-from headgate.errors import JobNotFound, StoreError
-from headgate.jobs import (
-    AttemptRecord,
-    JobFilter,
-    JobRecord,
-    NewJob,
-    Retention,
-    Routing,
-    Submitted,
-    Unrouted,
-)
+from headgate.errors import WrongConnection
+from headgate.jobs import NewJob, Submitted
 from headgate.limits import check_group
 from headgate.stores.protocol import (
     Bell,
     Capabilities,
-    EventRecord,
     Exchange,
     Exchanged,
     LimitChange,
     LimitRecord,
     NewWorker,
     Publication,
-    QueueRecord,
     Registration,
     SlotRecord,
     SlotRequest,
     Sweep,
-    TaskSpec,
     Trouble,
-    Why,
-    WorkerRecord,
 )
-from headgate.stores.relational import (
-    cataloguing,
-    events,
-    holding,
-    inspecting,
-    looking,
-    moves,
-    queueing,
-    registry,
-    routing,
-    values,
-)
+from headgate.stores.relational import cataloguing, holding, inspecting, moves, registry, values
+from headgate.stores.relational.store import RelationalStore, check_chunk
 from headgate.stores.relational.transaction import Row
-from headgate.stores.relational.transaction import Transaction as AnyTransaction
 from headgate.stores.sqlite import doctoring, exchanging, submitting
 from headgate.stores.sqlite.bell import Bells
 from headgate.stores.sqlite.database import BUSY_TIMEOUT, Database, Transaction
 from headgate.stores.sqlite.liveness import Liveness, reap
 from headgate.stores.sqlite.schema import migrate
 
-SUBMIT_CHUNK = 1000
 
-
-class SQLiteStore:
+class SQLiteStore(RelationalStore):
     """One SQLite file, shared by many processes of one machine."""
 
     capabilities = Capabilities(leases=False, local=True)
@@ -94,42 +67,34 @@ class SQLiteStore:
         for bell in tx.rings:
             self._bells.ring(bell)
 
+    def _read(self) -> AbstractContextManager[Transaction]:
+        return self._db.read()
+
+    def _alive(self, worker: Row) -> bool:
+        return self._liveness.alive(worker["id"])
+
     # --- declare ---------------------------------------------------------------------------
 
     def publish(self, publication: Publication) -> None:
         with self._write() as tx:
             cataloguing.publish(tx, publication)
 
-    def task(self, name: str) -> TaskSpec | None:
-        with self._db.read() as tx:
-            return cataloguing.find(tx, name)
-
-    def tasks(self) -> list[TaskSpec]:
-        with self._db.read() as tx:
-            return cataloguing.every(tx)
-
-    def values(self, groups: Iterable[str]) -> dict[str, LimitRecord]:
-        with self._db.read() as tx:
-            return values.limit_records(tx, groups)
-
     # --- submit ----------------------------------------------------------------------------
 
     def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        if len(jobs) > SUBMIT_CHUNK:
-            raise StoreError(
-                f"at most {SUBMIT_CHUNK} jobs go into one submit, so that nobody waits long for"
-                f" the write lock; got {len(jobs)}"
-            )
+        check_chunk(jobs)
         with self._write() as tx:
             return submitting.submit(tx, jobs)
 
-    def unrouted(self, tasks: frozenset[str], limit: int = 100) -> list[Unrouted]:
-        with self._db.read() as tx:
-            return routing.unrouted(tx, tasks, limit)
+    def submit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+        raise WrongConnection(
+            f"conn= is for jobs that live in the database of your own transactions; those of"
+            f" {self.url} live in a file of their own. Submit without conn=, after your commit, or"
+            " use a store on PostgreSQL"
+        )
 
-    def route(self, routings: Sequence[Routing]) -> int:
-        with self._write() as tx:
-            return routing.route(tx, routings)
+    async def asubmit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+        return self.submit_with(conn, jobs)
 
     # --- work --------------------------------------------------------------------------------
 
@@ -148,10 +113,6 @@ class SQLiteStore:
     def renew(self, worker: str) -> bool:
         with self._db.read() as tx:
             return registry.known(tx, worker) is not None
-
-    def mark(self, worker: str, state: str) -> None:
-        with self._write() as tx:
-            registry.mark(tx, worker, state)
 
     def unregister(self, worker: str) -> None:
         with self._write() as tx:
@@ -174,21 +135,9 @@ class SQLiteStore:
             self._liveness.forget(worker)
         return result
 
-    def extend(self, token: int, seconds: float) -> bool:
-        with self._write() as tx:
-            return holding.extend(tx, token, seconds)
-
-    def release_groups(self, token: int) -> bool:
-        with self._write() as tx:
-            return holding.release(tx, token)
-
     def retake_groups(self, token: int, waited: float = 0.0) -> bool:
         with self._write() as tx:
             return holding.retake(tx, token, waited)
-
-    def overdue(self, token: int, reason: str) -> None:
-        with self._write() as tx:
-            holding.overdue(tx, token, reason)
 
     def sweep(self) -> Sweep:
         if not self._due_for_sweep():
@@ -222,10 +171,6 @@ class SQLiteStore:
                 or bool(self._liveness.strays(workers))
             )
 
-    def prune(self, retention: Retention, limit: int = 1000) -> int:
-        with self._write() as tx:
-            return inspecting.prune(tx, retention, limit)
-
     # --- slots by hand ------------------------------------------------------------------------
 
     def take_slot(self, request: SlotRequest) -> SlotRecord | None:
@@ -236,18 +181,6 @@ class SQLiteStore:
             self._liveness.forget(worker)
         return slot
 
-    def drop_slot(self, group: str, slot: int, token: int | None, by: str = "") -> bool:
-        with self._write() as tx:
-            return holding.drop(tx, group, slot, token, by)
-
-    def extend_slot(self, group: str, slot: int, token: int, seconds: float) -> float | None:
-        with self._write() as tx:
-            return holding.extend_slot(tx, group, slot, token, seconds)
-
-    def expire_slots(self, group: str) -> int:
-        with self._write() as tx:
-            return holding.expire(tx, group)
-
     # --- operate --------------------------------------------------------------------------------
 
     def change_limit(self, change: LimitChange) -> LimitRecord:
@@ -255,81 +188,6 @@ class SQLiteStore:
         with self._write() as tx:
             values.change(tx, change)
             return values.limit_records(tx, [group])[group]
-
-    def limits(self) -> list[LimitRecord]:
-        with self._db.read() as tx:
-            return looking.limits(tx)
-
-    def group(self, group: str) -> tuple[LimitRecord, list[SlotRecord]]:
-        group = check_group(group)
-        with self._db.read() as tx:
-            return values.limit_records(tx, [group])[group], values.slot_records(tx, group)
-
-    def groups(self) -> list[str]:
-        with self._db.read() as tx:
-            return looking.groups(tx)
-
-    def queues(self) -> list[QueueRecord]:
-        with self._db.read() as tx:
-            return looking.queues(tx)
-
-    def pause_queue(self, queue: str, paused: bool, by: str = "", reason: str = "") -> None:
-        with self._write() as tx:
-            queueing.pause(tx, queue, paused, by, reason)
-
-    def workers(self) -> list[WorkerRecord]:
-        with self._db.read() as tx:
-            return self._workers(tx)
-
-    def _workers(self, tx: AnyTransaction) -> list[WorkerRecord]:
-        def alive(row: Row) -> bool:
-            return self._liveness.alive(row["id"])
-
-        return registry.records(tx, alive)
-
-    def events(self, kind: str | None = None, limit: int = 100) -> list[EventRecord]:
-        with self._db.read() as tx:
-            return events.last(tx, kind, limit)
-
-    def job(self, id: str) -> JobRecord | None:
-        with self._db.read() as tx:
-            try:
-                return inspecting.to_record(inspecting.job_row(tx, id))
-            except JobNotFound:
-                return None
-
-    def attempts(self, id: str) -> list[AttemptRecord]:
-        with self._db.read() as tx:
-            return inspecting.attempts(tx, id)
-
-    def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
-        with self._db.read() as tx:
-            return inspecting.find(tx, filter, limit, after)
-
-    def count(self, filter: JobFilter, limit: int = 10_000) -> int:
-        with self._db.read() as tx:
-            return inspecting.count(tx, filter, limit)
-
-    def cancel(self, id: str, by: str = "", reason: str = "") -> JobRecord:
-        with self._write() as tx:
-            return inspecting.cancel(tx, id, by, reason)
-
-    def retry(self, id: str, by: str = "") -> JobRecord:
-        with self._write() as tx:
-            return inspecting.retry(tx, id, by)
-
-    def why(self, id: str) -> Why:
-        with self._db.read() as tx:
-            return looking.why(tx, self._workers, id)
-
-    def remaining(
-        self,
-        tasks: frozenset[str],
-        queues: tuple[str, ...] | None,
-        closed: frozenset[str] = frozenset(),
-    ) -> int:
-        with self._db.read() as tx:
-            return looking.remaining(tx, tasks, queues, closed)
 
     def doctor(self, repair: bool = False) -> list[Trouble]:
         if repair:

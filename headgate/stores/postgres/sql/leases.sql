@@ -30,10 +30,20 @@ SELECT dead FROM headgate.leases WHERE worker = :worker
 DELETE FROM headgate.leases WHERE worker = :worker
 
 -- name: forget
-DELETE FROM headgate.leases WHERE dead AND ends < :before
+DELETE FROM headgate.leases WHERE dead AND ends <= :before
 
 -- name: lock_limits
-SELECT pg_advisory_xact_lock(headgate.salt(), headgate.lock_key(:name))
+SELECT pg_advisory_xact_lock(headgate.salt(), headgate.lock_key(:limits))
 
--- name: share_limits
-SELECT pg_advisory_xact_lock_shared(headgate.salt(), headgate.lock_key(:name))
+-- name: lock_groups
+SELECT pg_advisory_xact_lock_shared(headgate.salt(), headgate.lock_key(:limits)),
+       headgate.lock(:groups)
+
+-- name: due_for_sweep
+SELECT EXISTS (SELECT 1 FROM headgate.leases WHERE ends <= headgate.clock() AND NOT dead)
+    OR EXISTS (SELECT 1 FROM headgate.leases WHERE dead AND ends <= :forgotten)
+    OR EXISTS (SELECT 1 FROM headgate.jobs WHERE expires_at <= :now)
+    OR EXISTS (SELECT 1 FROM headgate.scheduled WHERE run_at <= :now)
+    OR EXISTS (SELECT 1 FROM headgate.slots
+               WHERE (token IS NULL AND since <= :idle)
+                  OR (token IS NOT NULL AND worker IS NULL AND ends <= :now))

@@ -22,7 +22,7 @@ WHERE worker IS NULL AND (boot <> :boot_id OR ends <= :boot) AND (:grp IS NULL O
 SELECT 1 FROM slots WHERE worker IS NULL AND (boot <> :boot_id OR ends <= :boot) LIMIT 1
 
 -- name: running
-SELECT 1 FROM running WHERE token = :token
+SELECT slots FROM running WHERE token = :token
 
 -- name: extend_attempt
 UPDATE slots SET ends = :ends, boot = :boot_id WHERE token = :token

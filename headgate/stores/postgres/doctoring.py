@@ -1,0 +1,24 @@
+"""Do the tables agree with each other, and with the leases?"""
+
+from __future__ import annotations
+
+from headgate.stores.postgres import leases
+from headgate.stores.postgres.database import Transaction
+from headgate.stores.protocol import Trouble
+from headgate.stores.relational import doctoring, registry
+
+ALONE = "\x01doctor"
+
+
+def examine(tx: Transaction, *, repair: bool) -> list[Trouble]:
+    found = doctoring.Findings(repair=repair)
+    if repair:
+        tx.lock([ALONE])  # two who mend the same would do it twice
+    dead: int = tx.value(tx.sql.doctor.dead)
+    found.add(dead, "dead-workers", "workers that are gone and still registered", "take them away")
+    if repair:
+        leases.reap(tx)
+        for row in tx.rows(tx.sql.doctor.leaseless):
+            registry.remove(tx, row["id"], row["name"], "found by doctor without a lease")
+    doctoring.examine(tx, found)
+    return found.troubles

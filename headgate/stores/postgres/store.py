@@ -1,0 +1,217 @@
+"""The store on PostgreSQL: each operation of the protocol is one transaction on the server."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
+
+from headgate.clock import Clock
+from headgate.errors import StoreBusy
+from headgate.jobs import NewJob, Submitted
+from headgate.limits import check_group
+from headgate.stores.postgres import callers, doctoring, leases, schema, submitting
+from headgate.stores.postgres.bell import Bells
+from headgate.stores.postgres.connection import LOCK_TIMEOUT
+from headgate.stores.postgres.database import Database, Transaction
+from headgate.stores.postgres.exchanging import Exchanger
+from headgate.stores.protocol import (
+    Bell,
+    Capabilities,
+    Exchange,
+    Exchanged,
+    LimitChange,
+    LimitRecord,
+    NewWorker,
+    Publication,
+    Registration,
+    SlotRecord,
+    SlotRequest,
+    Sweep,
+    Trouble,
+)
+from headgate.stores.relational import cataloguing, holding, inspecting, moves, values
+from headgate.stores.relational.store import RelationalStore, check_chunk
+from headgate.stores.relational.transaction import Row
+
+T = TypeVar("T")
+
+SLICE = 0.2
+"""Seconds for which a change of a limit may keep all grants waiting in one go."""
+IDLE_SLOTS = 3600.0
+"""Seconds after which the row of a slot that nobody holds is deleted."""
+IDLE_GROUPS_AT_ONCE = 100
+
+
+class PostgresStore(RelationalStore):
+    """One schema of a PostgreSQL database, shared by any number of machines."""
+
+    capabilities = Capabilities(leases=True, local=False, callers=True)
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self._db = Database(url, clock)
+        self.url = self._db.url
+        self._bells = Bells(self._db)
+        self._exchanger = Exchanger(self._db)
+        self._words: values.Words | None = None
+        self._guard = threading.Lock()
+        schema.settle(self._db)
+
+    def close(self) -> None:
+        self._bells.close()
+        self._db.close()
+
+    def now(self) -> float:
+        return self._db.now()
+
+    @contextmanager
+    def _write(self, timeout: float = LOCK_TIMEOUT) -> Generator[Transaction]:
+        with self._db.write(timeout) as tx:
+            yield tx
+            if tx.freed:
+                tx.ring("work", "room")
+
+    def _read(self) -> AbstractContextManager[Transaction]:
+        return self._db.read()
+
+    def _alive(self, worker: Row) -> bool:
+        return worker["alive"]
+
+    # --- declare ---------------------------------------------------------------------------
+
+    def publish(self, publication: Publication) -> None:
+        self._alone_with_limits(lambda tx: cataloguing.publish(tx, publication))
+
+    def _alone_with_limits(self, change: Callable[[Transaction], T]) -> T:
+        """Change what limits are while nobody grants by them.
+
+        All who grant share a lock. Who waits to have it alone keeps those who come later from
+        sharing it, so with a claim that does not end the whole fleet would stand still: we wait
+        in short pieces, and let the others go on in between.
+        """
+        deadline = time.monotonic() + LOCK_TIMEOUT
+        while True:
+            try:
+                with self._write(timeout=SLICE) as tx:
+                    leases.lock_limits(tx)
+                    return change(tx)
+            except StoreBusy as error:
+                if time.monotonic() > deadline:
+                    raise StoreBusy(
+                        f"{self.url}: the limits were in use by transactions that did not end for"
+                        f" {LOCK_TIMEOUT:g} s; nothing was changed. Try again, and look for"
+                        " transactions of workers left open (pg_stat_activity)"
+                    ) from error
+            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - no secret
+
+    # --- submit ----------------------------------------------------------------------------
+
+    def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        check_chunk(jobs)
+        if submitting.copies(jobs):
+            try:
+                with self._write() as tx:
+                    return submitting.copy_all(tx, jobs)
+            except submitting.AlreadyStored:
+                pass  # the function below tells which of them
+        with self._write() as tx:
+            return submitting.submit_all(tx, jobs)
+
+    def submit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+        return callers.submit(conn, self._db.schema, jobs)
+
+    async def asubmit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+        return await callers.asubmit(conn, self._db.schema, jobs)
+
+    # --- work --------------------------------------------------------------------------------
+
+    def register(self, worker: NewWorker) -> Registration:
+        with self._write() as tx:
+            leases.register(tx, worker)
+        return Registration(worker.id)
+
+    def renew(self, worker: str) -> bool:
+        with self._write() as tx:
+            return leases.renew(tx, worker)
+
+    def unregister(self, worker: str) -> None:
+        with self._write() as tx:
+            leases.unregister(tx, worker)
+
+    def declare_dead(self, worker: str, reason: str, started: frozenset[int] | None = None) -> None:
+        with self._write() as tx:
+            leases.declare_dead(tx, worker, reason, started)
+
+    def exchange(self, exchange: Exchange) -> Exchanged:
+        return self._exchanger.exchange(exchange)
+
+    def retake_groups(self, token: int, waited: float = 0.0) -> bool:
+        with self._write() as tx:
+            leases.lock_groups(tx, holding.groups_of(tx, token))
+            leases.reap(tx)
+            return holding.retake(tx, token, waited)
+
+    def sweep(self) -> Sweep:
+        if not self._due_for_sweep():
+            return Sweep()
+        with self._write() as tx:
+            lost = leases.reap_counting(tx)
+            tx.run(tx.sql.leases.forget, {"before": tx.now - leases.REMEMBERED})
+        with self._write() as tx:
+            expired_jobs, expired_slots = inspecting.expire(tx), holding.expire(tx)
+            moves.promote(tx)
+        with self._write() as tx:
+            idle = {"before": tx.now - IDLE_SLOTS}
+            for row in tx.rows(tx.sql.slots.idle_groups, {**idle, "limit": IDLE_GROUPS_AT_ONCE}):
+                # The lock of the group is ours by now: what the look above saw as free may have
+                # been taken since, so what is free is read anew.
+                tx.run(tx.sql.slots.delete_idle, {**idle, "grp": row["grp"]})
+        return Sweep(tuple(lost), sum(lost.values()), expired_jobs, expired_slots)
+
+    def _due_for_sweep(self) -> bool:
+        """Is there anything to sweep? Asked without a lock: idle costs nothing."""
+        with self._read() as tx:
+            due = {
+                "now": tx.now,
+                "idle": tx.now - IDLE_SLOTS,
+                "forgotten": tx.now - leases.REMEMBERED,
+            }
+            return tx.value(tx.sql.leases.due_for_sweep, due)
+
+    # --- slots by hand ------------------------------------------------------------------------
+
+    def take_slot(self, request: SlotRequest) -> SlotRecord | None:
+        words = values.WordsCache(self._words)
+        with self._write() as tx:
+            leases.lock_groups(tx, [check_group(request.group)])
+            leases.reap(tx)
+            slot = holding.take(tx, request, words)
+        # Remembered only after the commit: see the embedded store.
+        self._words = words.words
+        return slot
+
+    # --- operate --------------------------------------------------------------------------------
+
+    def change_limit(self, change: LimitChange) -> LimitRecord:
+        group = check_group(change.group)
+
+        def apply(tx: Transaction) -> LimitRecord:
+            values.change(tx, change)
+            return values.limit_records(tx, [group])[group]
+
+        return self._alone_with_limits(apply)
+
+    def doctor(self, repair: bool = False) -> list[Trouble]:
+        with self._write() if repair else self._read() as tx:
+            return doctoring.examine(tx, repair=repair)
+
+    # --- wake-ups ---------------------------------------------------------------------------------
+
+    def bell(self, what: str) -> Bell:
+        return self._bells.listen(what)
+
+    def ring(self, what: str) -> None:
+        self._bells.ring(what)

@@ -1,0 +1,186 @@
+"""The operations that are the same on every relational database: each is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+
+from headgate.errors import JobNotFound, StoreError
+from headgate.jobs import AttemptRecord, JobFilter, JobRecord, NewJob, Retention, Routing, Unrouted
+from headgate.limits import check_group
+from headgate.stores.protocol import (
+    EventRecord,
+    LimitRecord,
+    QueueRecord,
+    SlotRecord,
+    TaskSpec,
+    Why,
+    WorkerRecord,
+)
+from headgate.stores.relational import (
+    cataloguing,
+    events,
+    holding,
+    inspecting,
+    looking,
+    queueing,
+    registry,
+    routing,
+    values,
+)
+from headgate.stores.relational.transaction import Row, Transaction
+
+SUBMIT_CHUNK = 1000
+
+
+class RelationalStore:
+    """A store adds how a transaction begins, and what its engine does in its own way."""
+
+    def _write(self) -> AbstractContextManager[Transaction]:
+        raise NotImplementedError
+
+    def _read(self) -> AbstractContextManager[Transaction]:
+        raise NotImplementedError
+
+    def _alive(self, worker: Row) -> bool:
+        """Is this worker still there?"""
+        raise NotImplementedError
+
+    # --- declare ---------------------------------------------------------------------------
+
+    def task(self, name: str) -> TaskSpec | None:
+        with self._read() as tx:
+            return cataloguing.find(tx, name)
+
+    def tasks(self) -> list[TaskSpec]:
+        with self._read() as tx:
+            return cataloguing.every(tx)
+
+    def values(self, groups: Iterable[str]) -> dict[str, LimitRecord]:
+        with self._read() as tx:
+            return values.limit_records(tx, groups)
+
+    # --- submit ----------------------------------------------------------------------------
+
+    def unrouted(self, tasks: frozenset[str], limit: int = 100) -> list[Unrouted]:
+        with self._read() as tx:
+            return routing.unrouted(tx, tasks, limit)
+
+    def route(self, routings: Sequence[Routing]) -> int:
+        with self._write() as tx:
+            return routing.route(tx, routings)
+
+    # --- work --------------------------------------------------------------------------------
+
+    def mark(self, worker: str, state: str) -> None:
+        with self._write() as tx:
+            registry.mark(tx, worker, state)
+
+    def extend(self, token: int, seconds: float) -> bool:
+        with self._write() as tx:
+            return holding.extend(tx, token, seconds)
+
+    def release_groups(self, token: int) -> bool:
+        with self._write() as tx:
+            return holding.release(tx, token)
+
+    def overdue(self, token: int, reason: str) -> None:
+        with self._write() as tx:
+            holding.overdue(tx, token, reason)
+
+    def prune(self, retention: Retention, limit: int = 1000) -> int:
+        with self._write() as tx:
+            return inspecting.prune(tx, retention, limit)
+
+    # --- slots by hand ------------------------------------------------------------------------
+
+    def drop_slot(self, group: str, slot: int, token: int | None, by: str = "") -> bool:
+        with self._write() as tx:
+            return holding.drop(tx, group, slot, token, by)
+
+    def extend_slot(self, group: str, slot: int, token: int, seconds: float) -> float | None:
+        with self._write() as tx:
+            return holding.extend_slot(tx, group, slot, token, seconds)
+
+    def expire_slots(self, group: str) -> int:
+        with self._write() as tx:
+            return holding.expire(tx, group)
+
+    # --- operate --------------------------------------------------------------------------------
+
+    def limits(self) -> list[LimitRecord]:
+        with self._read() as tx:
+            return looking.limits(tx)
+
+    def group(self, group: str) -> tuple[LimitRecord, list[SlotRecord]]:
+        group = check_group(group)
+        with self._read() as tx:
+            return values.limit_records(tx, [group])[group], values.slot_records(tx, group)
+
+    def groups(self) -> list[str]:
+        with self._read() as tx:
+            return looking.groups(tx)
+
+    def queues(self) -> list[QueueRecord]:
+        with self._read() as tx:
+            return looking.queues(tx)
+
+    def pause_queue(self, queue: str, paused: bool, by: str = "", reason: str = "") -> None:
+        with self._write() as tx:
+            queueing.pause(tx, queue, paused, by, reason)
+
+    def workers(self) -> list[WorkerRecord]:
+        with self._read() as tx:
+            return registry.records(tx, self._alive)
+
+    def events(self, kind: str | None = None, limit: int = 100) -> list[EventRecord]:
+        with self._read() as tx:
+            return events.last(tx, kind, limit)
+
+    def job(self, id: str) -> JobRecord | None:
+        with self._read() as tx:
+            try:
+                return inspecting.to_record(inspecting.job_row(tx, id))
+            except JobNotFound:
+                return None
+
+    def attempts(self, id: str) -> list[AttemptRecord]:
+        with self._read() as tx:
+            return inspecting.attempts(tx, id)
+
+    def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
+        with self._read() as tx:
+            return inspecting.find(tx, filter, limit, after)
+
+    def count(self, filter: JobFilter, limit: int = 10_000) -> int:
+        with self._read() as tx:
+            return inspecting.count(tx, filter, limit)
+
+    def cancel(self, id: str, by: str = "", reason: str = "") -> JobRecord:
+        with self._write() as tx:
+            return inspecting.cancel(tx, id, by, reason)
+
+    def retry(self, id: str, by: str = "") -> JobRecord:
+        with self._write() as tx:
+            return inspecting.retry(tx, id, by)
+
+    def why(self, id: str) -> Why:
+        with self._read() as tx:
+            return looking.why(tx, lambda tx: registry.records(tx, self._alive), id)
+
+    def remaining(
+        self,
+        tasks: frozenset[str],
+        queues: tuple[str, ...] | None,
+        closed: frozenset[str] = frozenset(),
+    ) -> int:
+        with self._read() as tx:
+            return looking.remaining(tx, tasks, queues, closed)
+
+
+def check_chunk(jobs: Sequence[NewJob]) -> None:
+    if len(jobs) > SUBMIT_CHUNK:
+        raise StoreError(
+            f"at most {SUBMIT_CHUNK} jobs go into one submit, so that nobody waits long for it;"
+            f" got {len(jobs)}"
+        )
