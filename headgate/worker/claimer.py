@@ -35,9 +35,6 @@ _QUIET = 0.1
 """Seconds between two round trips that a bell asks for while there is no room anyway."""
 _LONGEST_GAP = 0.02
 _LONGEST_BACKOFF = 2.0
-_MOST_AHEAD = 1000
-"""Jobs that are reserved at once. How much work that may be is the store's to say, in seconds;
-with fewer than this the round trips, not the jobs, would set the pace of the shortest ones."""
 _GATHERING = 0.005
 """Seconds for which ends may wait for others, while what follows them is here already."""
 
@@ -75,6 +72,8 @@ class Claimer:
         self._urgent = asyncio.Event()
         """Set by what happened here; a bell from elsewhere only wakes."""
         self._rang = False
+        self._news = True
+        """Something may have changed in the store since the last round trip."""
         self._progress_due: asyncio.TimerHandle | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._late_due: asyncio.TimerHandle | None = None
@@ -219,6 +218,8 @@ class Claimer:
                 timer = self._loop.call_later(late, self._urgent.set)
                 await self._urgent.wait()
                 timer.cancel()
+        # Woken by our own ends alone, there is nothing to see that the last look had missed.
+        self._news = self._rang or not (self._urgent.is_set() or seconds <= 0)
         self._rang = False
         self._urgent.clear()
         self._wake.clear()
@@ -233,8 +234,9 @@ class Claimer:
         chains = self.chains
         if not self._accepting or not chains.pace.short:
             return 0
-        # Bounded also by what is remembered of starts that the store has not heard of.
-        ahead = min(_MOST_AHEAD, STARTS - len(chains.untold)) - chains.waiting
+        # No more than may run: a key that comes in now waits for what is reserved already. And
+        # no more than is remembered of starts that the store has not heard of.
+        ahead = min(self._concurrency, STARTS - len(chains.untold)) - chains.waiting
         return max(0, ahead if self._left is None else min(ahead, self._left - room))
 
     def _claim(self) -> Claim | None:
@@ -260,6 +262,8 @@ class Claimer:
             ahead=dict(self.chains.pace.short),
             ahead_room=ahead_room,
             chains=self.chains.describe(places),
+            fresh=self._news,
+            again=self.runner.running > 0,
         )
 
     async def _round_trip(self) -> float:
