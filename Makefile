@@ -30,8 +30,15 @@ check: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
+STORE ?= sqlite
 bench: $(VENV)/.ready
-	$(BIN)/python -m bench $(SCENARIO)
+	$(BIN)/python -m bench --store $(STORE) $(SCENARIO)
+
+explain: $(VENV)/.ready
+	$(BIN)/python -m bench.explain
+
+prove-horizon: $(VENV)/.ready
+	$(BIN)/python -m bench --store postgres --minutes 15 pinned-horizon
 
 prove-exactness: $(VENV)/.ready pgbouncer
 	HEADGATE_PROOF=full $(BIN)/pytest -s tests/exactness tests/conformance $(ARGS)

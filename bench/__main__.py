@@ -1,26 +1,37 @@
-"""`make bench`, or `python -m bench [claim] [drain] [pickup]`."""
+"""`make bench [STORE=postgres] [SCENARIO=name]`, or `python -m bench --help`."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
+import time
 
-from bench import claim_cost, drain, pickup
+import click
 
-SCENARIOS = {"claim": claim_cost.run, "drain": drain.run, "pickup": pickup.run}
+from bench.place import opened
+from bench.scenarios import SCENARIOS, names
 
 
-def main(names: list[str]) -> int:
-    unknown = set(names) - set(SCENARIOS)
+@click.command()
+@click.option("--store", type=click.Choice(("sqlite", "postgres")), default="sqlite")
+@click.option("--scale", type=float, default=1.0, help="Below 1: smaller, to try it out.")
+@click.option("--minutes", type=float, default=1 / 3, help="How long a horizon is pinned.")
+@click.argument("scenarios", nargs=-1)
+def main(store: str, scale: float, minutes: float, scenarios: tuple[str, ...]) -> None:
+    """Run SCENARIOS, or all that STORE has, and print what they measured."""
+    known = names(store)
+    unknown = [name for name in scenarios if name not in known]
     if unknown:
-        print(f"no scenario {', '.join(sorted(unknown))}; there are: {', '.join(SCENARIOS)}")
-        return 2
-    for name in names or SCENARIOS:
-        print(f"\n== {name}")
-        with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
-            SCENARIOS[name](Path(folder))
-    return 0
+        raise click.UsageError(
+            f"no scenario {', '.join(unknown)} for {store}; there are: {', '.join(known)}"
+        )
+    for name in scenarios or known:
+        print(f"\n== {name} ({store})", flush=True)
+        began = time.monotonic()
+        with opened(store, scale, minutes) as place:
+            SCENARIOS[name](place)
+        print(f"   took {time.monotonic() - began:.0f} s", flush=True)
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    main()
+    sys.exit(0)

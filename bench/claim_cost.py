@@ -1,7 +1,7 @@
 """What one claim costs, and that it does not grow with what waits.
 
 Each case is a store of its own. The cases take turns, exchange by exchange, so that noise on
-the machine falls on all of them alike; what counts is the ratio to the first.
+the machine falls on all of them alike; what counts is the ratio to the first of a table.
 """
 
 from __future__ import annotations
@@ -10,132 +10,147 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from bench.fill import Kinds, fill
+from bench.place import Place
+from bench.table import ms, ratio, show
 from headgate.claim import ClaimState
 from headgate.jobs import Finish, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores import open_store
-from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication, Store
+from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication, SlotRequest, Store
 
 ROOM = 25
 ROUNDS = 200
+WARM = 10
+LIMITS = {"tenant": 2, "shared": 10, "region": 2}
+KNOWN = frozenset(("task", "other"))
 
 
 @dataclass
 class Case:
     name: str
-    fill: Callable[[Store], None]
-    store: Store | None = None
+    kinds: Kinds
+    full: tuple[str, ...] = ()
+    """Groups of which every unit is held by somebody else, for good."""
     refill: bool = False
     """Keep the number that waits: what a claim takes is submitted again, untimed."""
+    store: Store | None = None
     fds: tuple[int, ...] = ()
     state: ClaimState = field(default_factory=ClaimState)
-    finishes: list[Finish] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
+    finishes: list[Finish] = field(default_factory=list[Finish])
+    times: list[float] = field(default_factory=list[float])
+    jobs: int = 0
 
-    def open(self, folder: Path) -> None:
-        self.store = open_store(f"sqlite:///{folder}/{self.name.replace(' ', '-')}.db")
-        limits = {"tenant": 2, "shared": 10, "blocked": 1}
-        self.store.publish(Publication("bench", code=limits))
-        self.fill(self.store)
-        self.fds = self.store.register(NewWorker("w", "w", pid=os.getpid())).fds
+    def open(self, url: str) -> None:
+        store = self.store = open_store(url)
+        store.publish(Publication("bench", code=LIMITS))
+        fill(url, self.kinds)
+        for group in self.full:
+            for i in range(LIMITS[group.partition("/")[0]]):
+                taken = store.take_slot(SlotRequest(group, f"holder-{i}", "bench", 3600.0))
+                assert taken is not None
+        self.fds = store.register(NewWorker("w", "w", pid=os.getpid(), lease=3600.0)).fds
 
-    def step(self) -> int:
+    def step(self) -> None:
         assert self.store is not None
-        claim = Claim(ROOM, frozenset(("task", "other")), self.state)
+        claim = Claim(ROOM, KNOWN, self.state)
         began = time.perf_counter()
         got = self.store.exchange(Exchange("w", self.finishes, claim=claim))
         self.times.append(time.perf_counter() - began)
+        self.jobs += len(got.claimed)
         if self.refill:
             self.store.submit([NewJob("task") for _ in got.claimed])
         self.finishes = [Finish(c.token, "succeeded", result="null") for c in got.claimed]
-        return len(got.claimed)
 
     def close(self) -> None:
-        assert self.store is not None
         for fd in self.fds:
             os.close(fd)
-        self.store.close()
+        if self.store is not None:
+            self.store.close()
 
 
-def submit(store: Store, count: int, make: Callable[[int], NewJob]) -> None:
-    for begin in range(0, count, 1000):
-        store.submit([make(i) for i in range(begin, min(begin + 1000, count))])
+def keyed(jobs: int, keys: int, task: str = "task", *more: Need) -> list[tuple[NewJob, int]]:
+    return [
+        (of_key(f"t{i:06}", task, *more), max(1, jobs // keys)) for i in range(max(1, keys))
+    ]  # fmt: skip
 
 
-def plain(count: int) -> Callable[[Store], None]:
-    return lambda store: submit(store, count, lambda _: NewJob("task"))
+def of_key(key: str, task: str = "task", *more: Need) -> NewJob:
+    needs = Needs((Need("tenant", key), *more))
+    return NewJob(task, needs=needs, turn=key, fair_limit="tenant")
 
 
-def keyed(jobs: int, keys: int) -> Callable[[Store], None]:
-    def job(i: int) -> NewJob:
-        key = f"t{i % keys:06d}"
-        needs = Needs((Need("tenant", key),))
-        return NewJob("task", needs=needs, turn=key, fair_limit="tenant")
-
-    return lambda store: submit(store, jobs, job)
-
-
-def unknown_in_front(jobs: int) -> Callable[[Store], None]:
-    def fill(store: Store) -> None:
-        submit(store, jobs, lambda _: NewJob("a task that nobody knows"))
-        submit(store, 10_000, lambda _: NewJob("task"))
-
-    return fill
-
-
-def blocked_key_in_front(jobs: int) -> Callable[[Store], None]:
-    def fill(store: Store) -> None:
-        hot = Needs((Need("tenant", "hot"),))
-        submit(store, jobs, lambda _: NewJob("task", needs=hot, turn="hot", fair_limit="tenant"))
-        keyed(10_000, 100)(store)
-
-    return fill
-
-
-def cases(scale: int) -> list[list[Case]]:
-    million = 1_000_000 // scale
+def tables(sized: Callable[[int, int], int]) -> list[list[Case]]:
+    few, million = sized(1000, 100), sized(1_000_000, 1000)
+    some = sized(10_000, 1000)
+    hot = Need("region", "hot")
+    free = [
+        (NewJob("other", needs=Needs((Need("tenant", f"z{i:03}"),)), turn=f"z{i:03}",
+                fair_limit="tenant"), some // 100)
+        for i in range(100)
+    ]  # fmt: skip
+    wide = [
+        (NewJob("task", needs=Needs((Need("tenant", f"z{i:03}"), Need("region", f"c{i:03}"))),
+                turn=f"z{i:03}", fair_limit="tenant"), some // 100)
+        for i in range(100)
+    ]  # fmt: skip
     return [
         [
-            Case("1,000 waiting", plain(1000), refill=True),
-            Case("100,000 waiting", plain(100_000 // scale)),
-            Case("1,000,000 waiting", plain(million)),
-            Case("1,000,000 of an unknown task in front", unknown_in_front(million)),
+            Case(f"{few:,} waiting", [(NewJob("task"), few)], refill=True),
+            Case(f"{million:,} waiting", [(NewJob("task"), million)]),
+            Case(f"{million:,} of an unknown task in front",
+                 [(NewJob("a task that nobody knows"), million), (NewJob("task"), some)]),
         ],
         [
-            Case("100 keys", keyed(10_000, 100)),
-            Case("100,000 keys", keyed(200_000 // scale, 100_000 // scale)),
-            Case("1,000,000 of a blocked key in front", blocked_key_in_front(million)),
+            Case("100 keys", keyed(some, 100)),
+            Case(f"{million // 10:,} keys", keyed(million // 5, million // 10)),
+            Case(f"{million:,} of a blocked key in front",
+                 [(of_key("hot"), million), *keyed(some, 100)], full=("tenant/hot",)),
         ],
-    ]
+        [
+            Case("100 free lanes", free),
+            Case(f"… behind {million // 10:,} lanes under a full shared limit",
+                 [*keyed(million // 10, million // 10, "task", Need("shared")), *free],
+                 full=("shared",)),
+        ],
+        [
+            Case("100 free lanes of two limits", wide),
+            Case(f"… behind {million // 100:,} lanes crossed by a full key",
+                 [*keyed(million // 100, million // 100, "task", hot), *wide],
+                 full=("region/hot",)),
+        ],
+    ]  # fmt: skip
 
 
-def run(folder: Path, scale: int = 1) -> dict[str, float]:
+def run(place: Place) -> dict[str, float]:
     """Prints a table; returns each case's cost as a ratio to the first of its table."""
     ratios: dict[str, float] = {}
-    for table in cases(scale):
-        for case in table:
-            case.open(folder)
-        for _ in range(10):
+    rounds = place.sized(ROUNDS, 10)
+    for table in tables(place.sized):
+        with ExitStack() as stack:
             for case in table:
-                case.step()
-        for case in table:
-            case.times.clear()
-        jobs = {case.name: 0 for case in table}
-        for _ in range(ROUNDS):
-            for case in table:
-                jobs[case.name] += case.step()
+                case.open(stack.enter_context(place.store("claim")))
+                stack.callback(case.close)
+            for n in range(WARM + rounds):
+                for case in table:
+                    if n == WARM:
+                        case.times.clear()
+                        case.jobs = 0
+                    case.step()
         base = statistics.median(table[0].times)
-        print(f"\n{'claim of ' + str(ROOM):45} {'median':>9} {'per job':>9} {'ratio':>6}")
+        rows: list[list[str]] = []
         for case in table:
             median = statistics.median(case.times)
             ratios[case.name] = median / base
-            each = sum(case.times) / max(1, jobs[case.name])
-            print(
-                f"{case.name:45} {median * 1e3:6.2f} ms {each * 1e6:6.0f} µs"
-                f" {ratios[case.name]:6.2f}"
-            )
-            case.close()
+            each = sum(case.times) / max(1, case.jobs)
+            rows.append([
+                case.name, ratio(median / base), ms(median),
+                ms(statistics.quantiles(case.times, n=20)[18]), f"{case.jobs / rounds:.1f}",
+                f"{each * 1e6:.0f} µs",
+            ])  # fmt: skip
+        show([f"finish and claim {ROOM}", "ratio", "p50", "p95", "jobs", "per job"], rows)
+        print(flush=True)
     return ratios

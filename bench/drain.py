@@ -1,45 +1,96 @@
-"""How fast a worker process drains jobs that do nothing."""
+"""How fast worker processes drain jobs that do nothing; on PostgreSQL beside a peer."""
 
 from __future__ import annotations
 
 import os
-import time
-from pathlib import Path
+import signal
+import statistics
+import subprocess
+from collections.abc import Callable
+from functools import partial
 
-from bench.fleet import workers
-from headgate.jobs import JobFilter
+from bench.fill import fill
+from bench.fleet import ROOT, Drain, workers
+from bench.peers import PGQUEUER, python_with
+from bench.place import Place, direct, plain
+from bench.table import rate, ratio, show
+from bench.tasks import LIMITED, PLAIN, app
+from bench.trace import FOLDER, Traces
 
-ENDED = JobFilter(states=frozenset(("succeeded",)))
+ROUNDS = 3
+CONCURRENCY = 100
+PGQUEUER_BATCH = int(os.environ.get("HEADGATE_BENCH_PGQUEUER_BATCH", "100"))
+"""Its rate hardly changes from 50 to 500."""
 
 
-def run(folder: Path, jobs: int = 20_000) -> dict[str, float]:
-    rates: dict[str, float] = {}
-    for name, task, processes in (
-        ("unlimited, 1 process", "nothing", 1),
-        ("unlimited, 2 processes", "nothing", 2),
-        ("limit 10, 1 process", "limited", 1),
-    ):
-        url = f"sqlite:///{folder}/drain-{len(rates)}.db"
-        os.environ["HEADGATE_URL"] = url
-        from bench.tasks import app
+def own(place: Place, task: str, jobs: int, processes: int) -> float:
+    with place.store("drain") as url:
+        total = fill(url, [(app.tasks[task].call().new_job(), jobs)])
+        options = ("--concurrency", str(CONCURRENCY), "--processes", str(processes))
+        with workers(place.folder, url, *options, held=True) as fleet:
+            fleet.go()
+            return fleet.drained((PLAIN, LIMITED), total)
 
-        app.close()
-        app.__dict__.pop("config", None)
-        count = jobs if task == "nothing" else jobs // 4
-        calls = [app.tasks[task].call() for _ in range(count)]
-        began = time.perf_counter()
-        app.submit_many(calls)
-        submitted = count / (time.perf_counter() - began)
-        options = ("--concurrency", "100", "--processes", str(processes))
-        began = time.perf_counter()
-        with workers(folder, url, *options) as store:
-            first = time.perf_counter()
-            while store.count(ENDED, limit=count) < count:
-                time.sleep(0.02)
-            rates[name] = count / (time.perf_counter() - first)
-        print(f"{name:28} {rates[name]:9,.0f} jobs/s   (bulk submit {submitted:,.0f}/s)")
-        app.close()
-    base = rates["unlimited, 1 process"]
-    for name, rate in rates.items():
-        print(f"{name:28} {rate / base:9.2f} of the first")
-    return rates
+
+def pgqueuer(place: Place, jobs: int, processes: int) -> float:
+    python = python_with(PGQUEUER)
+    assert place.server is not None
+    traces = Traces(place.folder)
+    traces.clear()
+    env = {**os.environ, FOLDER: str(place.folder)}
+    with place.store("pgqueuer") as url:
+        script = [str(python), "bench/peer_pgqueuer.py"]
+        subprocess.run([*script, "fill", plain(url), str(jobs)], cwd=ROOT, env=env, check=True)
+        command = [*script, "work", plain(url), str(PGQUEUER_BATCH)]
+        running = [
+            subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
+            for _ in range(processes)
+        ]
+        try:
+            with direct(url) as connection:
+
+                def idle() -> bool:
+                    return connection.execute("SELECT 1 FROM pgqueuer LIMIT 1").fetchone() is None
+
+                return Drain(traces, running, idle).rate((PLAIN,), jobs)
+        finally:
+            for process in running:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def run(place: Place) -> dict[str, float]:
+    jobs = place.sized(100_000 if place.server else 20_000, 200)
+    cases: dict[str, Callable[[], float]] = {
+        "headgate, 1 process": partial(own, place, "nothing", jobs, 1),
+        "headgate, 2 processes": partial(own, place, "nothing", jobs, 2),
+        "headgate, limit 10, 1 process": partial(own, place, "limited", max(100, jobs // 4), 1),
+    }
+    if place.server is not None:
+        cases |= {
+            "pgqueuer, 1 process": partial(pgqueuer, place, jobs, 1),
+            "pgqueuer, 2 processes": partial(pgqueuer, place, jobs, 2),
+        }
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(ROUNDS if place.scale >= 1 else 1):
+        for name, case in cases.items():
+            found[name].append(case())
+    medians = {name: statistics.median(rates) for name, rates in found.items()}
+    base = medians["headgate, 1 process"]
+    show(
+        ["drain of jobs that do nothing", "ratio", "jobs/s", "from", "to"],
+        [
+            [
+                name,
+                ratio(median / base),
+                rate(median),
+                rate(min(found[name])),
+                rate(max(found[name])),
+            ]
+            for name, median in medians.items()
+        ],
+    )
+    if place.server is not None:
+        times = base / medians["pgqueuer, 1 process"]
+        print(f"headgate is {times:.2f} times as fast as pgqueuer, each with 1 process")
+    return {name: median / base for name, median in medians.items()}

@@ -3,39 +3,142 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from bench.place import direct
+from bench.trace import FOLDER, Traces
 from headgate.stores import open_store
 from headgate.stores.protocol import Store
 
 ROOT = Path(__file__).parents[1]
+PATIENCE = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Processes that work until nothing is left."""
+
+    traces: Traces
+    processes: list[subprocess.Popen[bytes]]
+    idle: Callable[[], bool]
+    """Is nothing running any more, as far as the store knows?"""
+
+    def wait(self, reached: Callable[[], bool], what: str, every: float = 0.005) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not reached():
+            for process in self.processes:
+                if process.poll() is not None:
+                    raise RuntimeError(f"a worker ended with {process.returncode}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"after {PATIENCE:.0f} s still not: {what}")
+            time.sleep(every)
+
+    def rate(self, which: tuple[int, ...], jobs: int) -> float:
+        """Wait until so many jobs have run and are told to the store; jobs per second.
+
+        The first tenth is left out: while it runs, the workers are still starting.
+        """
+
+        def ran() -> int:
+            counts = self.traces.counts()
+            return sum(counts[i] for i in which)
+
+        self.wait(lambda: ran() >= jobs // 10, "a tenth has run", 0.002)
+        began, first = time.perf_counter(), ran()
+        self.wait(lambda: ran() >= jobs, "all jobs have run")
+        self.wait(self.idle, "all ends are told", 0.002)
+        return (jobs - first) / (time.perf_counter() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Headgate's workers, on one store."""
+
+    store: Store
+    url: str
+    traces: Traces
+    processes: list[subprocess.Popen[bytes]]
+
+    def go(self) -> None:
+        """Let the workers, who wait, begin."""
+        self.store.pause_queue("default", False, by="bench")
+
+    def _drain(self) -> Drain:
+        return Drain(self.traces, self.processes, lambda: running(self.url, self.store) == 0)
+
+    def wait(self, reached: Callable[[], bool], what: str, every: float = 0.005) -> None:
+        self._drain().wait(reached, what, every)
+
+    def drained(self, which: tuple[int, ...], jobs: int) -> float:
+        return self._drain().rate(which, jobs)
+
+
+def running(url: str, store: Store) -> int:
+    if url.startswith("sqlite:"):
+        return sum(worker.running for worker in store.workers())
+    with direct(url) as connection:
+        row = connection.execute("SELECT count(*) FROM headgate.running").fetchone()
+    assert row is not None
+    return int(str(row[0]))
 
 
 @contextmanager
-def workers(folder: Path, url: str, *options: str, count: int = 1) -> Generator[Store]:
-    """`count` times `headgate worker`, ready when this gives the store."""
-    env = {**os.environ, "HEADGATE_URL": url, "HEADGATE_BENCH_FOLDER": str(folder)}
-    command = [sys.executable, "-m", "headgate", "worker", "bench.tasks:app", *options]
+def workers(
+    folder: Path,
+    url: str,
+    *options: str,
+    count: int = 1,
+    held: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> Generator[Fleet]:
+    """`count` times `headgate worker`, ready when this gives the fleet. `held`: they begin
+    with `go`."""
+    traces = Traces(folder)
+    traces.clear()
     store = open_store(url)
-    processes = [subprocess.Popen(command, cwd=ROOT, env=env) for _ in range(count)]
+    if held:
+        store.pause_queue("default", True, by="bench", reason="until all workers are there")
+    known = {worker.id for worker in store.workers()}
+    each = int(options[options.index("--processes") + 1]) if "--processes" in options else 1
+    environ = {**os.environ, "HEADGATE_URL": url, FOLDER: str(folder), **(env or {})}
+    command = [sys.executable, "-m", "headgate", "worker", "bench.tasks:app", *options]
+    log = (folder / "workers.log").open("ab")
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, env=environ, stderr=log, start_new_session=True)
+        for _ in range(count)
+    ]
+    fleet = Fleet(store, url, traces, processes)
     try:
-        while len(store.workers()) < count:
-            for process in processes:
-                if process.poll() is not None:
-                    raise RuntimeError(f"a worker ended with {process.returncode}")
-            time.sleep(0.05)
-        yield store
+        fleet.wait(
+            lambda: len({w.id for w in store.workers()} - known) >= count * each,
+            "the workers are there",
+        )
+        yield fleet
+        _stop(processes)
+    except RuntimeError:
+        print((folder / "workers.log").read_text(errors="replace")[-4000:], file=sys.stderr)
+        raise
     finally:
         for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        log.close()
         store.close()
+
+
+def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait(60)
 
 
 def cpu_seconds(processes: list[int]) -> float:

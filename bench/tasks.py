@@ -2,29 +2,101 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import time
-from pathlib import Path
 
+from bench.trace import now, own
 from headgate import App
 
+PLAIN, LIMITED = 1, 2
+"""Counters of the trace."""
+MANY = 100
+
 app = App()
+tenant = app.limit("tenant", 2, key="tenant_id")
+shared = app.limit("shared", 10)
 
 
 @app.task
 async def nothing() -> None:
     """A job that does nothing: what remains is the queue's own cost."""
+    own().count(PLAIN)
 
 
 @app.task(max_concurrent=10)
 async def limited() -> None:
     """The same under a limit of 10."""
+    own().count(LIMITED)
+
+
+@app.task(max_concurrent=500)
+async def wide() -> None:
+    """The same under a limit of 500."""
+    own().count(LIMITED)
+
+
+def _make(number: int) -> None:
+    @app.task(name=f"open-{number:02}")
+    async def plain() -> None:
+        own().count(PLAIN)
+
+    @app.task(name=f"narrow-{number:02}", max_concurrent=10)
+    async def narrow() -> None:
+        own().count(LIMITED)
+
+
+for _number in range(MANY):
+    _make(_number)
 
 
 @app.task
 async def stamp(sent: float) -> None:
-    """Writes how long it took from submit to start."""
-    took = time.time() - sent
-    path = Path(os.environ["HEADGATE_BENCH_FOLDER"]) / "pickup.log"
-    with path.open("a") as log:
-        log.write(f"{took:.6f}\n")
+    """Notes when it was submitted and when it started."""
+    own().span(0, sent, now())
+
+
+@app.task(max_concurrent=10)
+async def brief(seconds: float) -> None:
+    """A short job under a limit of 10."""
+    began = now()
+    await asyncio.sleep(seconds)
+    own().span(0, began, now())
+
+
+@app.task(limits=[shared], fair_by="tenant_id")
+async def brief_of(tenant_id: int, seconds: float) -> None:
+    """The same for a tenant, all of whom share one limit."""
+    began = now()
+    await asyncio.sleep(seconds)
+    own().span(tenant_id, began, now())
+
+
+@app.task(max_concurrent=1)
+async def one_by_one(seconds: float) -> None:
+    """One at a time: from the end of one to the start of the next is the hand-over."""
+    began = now()
+    await asyncio.sleep(seconds)
+    own().span(0, began, now())
+
+
+@app.task(fair_by="tenant_id")
+async def busy(tenant_id: str, seconds: float, sent: float = 0.0) -> None:
+    """Work of a tenant; with `sent`, notes how long it waited to start."""
+    if sent:
+        own().span(0, sent, now())
+    else:
+        own().count(PLAIN)
+    await asyncio.sleep(seconds)
+
+
+@app.task(limits=[tenant])
+async def of_tenant(tenant_id: str) -> None:
+    """A job under a limit for each tenant, who take turns."""
+    own().count(LIMITED)
+
+
+@app.task
+def in_thread() -> None:
+    """The same as `nothing`, in a thread."""
+    own().count(PLAIN)
+    time.sleep(0)
