@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from headgate.stores.protocol import (
     QueueShare,
     Store,
 )
+from tests.stores import store_url
 
 
 class HandClock(Clock):
@@ -49,8 +51,7 @@ class HandClock(Clock):
 
 
 STORES: dict[str, Callable[[Path], str]] = {
-    "sqlite": lambda folder: f"sqlite:///{folder}/jobs.db",
-    "memory": lambda folder: "sqlite:///:memory:",
+    store: functools.partial(store_url, store) for store in ("sqlite", "memory", "postgres")
 }
 
 
@@ -65,7 +66,10 @@ class Hand:
         self.state = ClaimState()
         self.running: dict[int, Claimed] = {}
         registration = rig.store.register(
-            NewWorker(self.id, name, pid=os.getpid(), tasks=tuple(tasks), concurrency=100)
+            # A lease, where there are any, that outlives every test: it is not what is tested.
+            NewWorker(
+                self.id, name, pid=os.getpid(), tasks=tuple(tasks), concurrency=100, lease=1e6
+            )
         )
         self.fds = list(registration.fds)
 

@@ -1,3 +1,25 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.stores import on_both
 from tests.worker.site import site
 
 __all__ = ["site"]
+
+ON_POSTGRES = frozenset(
+    {
+        "test_slots_of_a_killed_worker_process_are_free_within_two_seconds",
+        "test_other_worker_processes_keep_their_isolated_tasks",
+        "test_warden_alone",
+        "test_death_while_many_jobs_run",
+        "test_stalled_and_alive_again",
+        "test_stall_timeout_kills_anyway",
+    }
+)
+"""Deaths that a keeper sees. Where nobody is left to see one, the lease decides on PostgreSQL:
+tests/postgres/test_deaths.py."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    on_both(metafunc, "site", ON_POSTGRES)

@@ -20,6 +20,7 @@ from headgate.execlog import now
 from headgate.jobs import JobFilter, State
 from headgate.stores.protocol import LimitChange, Store
 from headgate.tasks import Call
+from tests.stores import on_both, store_url
 
 from . import scene
 
@@ -145,10 +146,25 @@ def leftovers(folder: Path) -> list[str]:
     return found
 
 
+ON_POSTGRES = frozenset(
+    {
+        "test_every_kind_of_limit_with_four_processes",
+        "test_limits_changed_under_load",
+        "test_chaos",
+    }
+)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    on_both(metafunc, "fleet", ON_POSTGRES)
+
+
 @pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+def fleet(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Fleet]:
     """After every test: no process, no lock file, no slot, no attempt is left behind."""
-    url = f"sqlite:///{tmp_path}/jobs.db"
+    url = store_url(getattr(request, "param", "sqlite"), tmp_path)
     monkeypatch.setenv("HEADGATE_URL", url)
     monkeypatch.setenv("HEADGATE_TEST_LOG", str(tmp_path / "execution.log"))
     importlib.reload(scene)  # an app of its own for every test: it reads the url once

@@ -19,6 +19,7 @@ import pytest
 
 from headgate import kernel
 from headgate.jobs import JobRecord
+from tests.stores import store_url
 
 T = TypeVar("T")
 MARK = "HEADGATE_TEST_SITE"
@@ -97,10 +98,10 @@ class Tree:
 class Site:
     """The store of one test, its trail, and every worker started in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
-        self.url = f"sqlite:///{folder}/jobs.db"
+        self.url = url or f"sqlite:///{folder}/jobs.db"
         self.trees: list[Tree] = []
         self.env = {
             "HEADGATE_URL": self.url,
@@ -160,6 +161,8 @@ class Site:
         while True:
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
+            if not self.url.startswith("sqlite:"):
+                return
             with closing(sqlite3.connect(self.folder / "jobs.db", timeout=0.2)) as db:
                 try:
                     db.execute("BEGIN IMMEDIATE")
@@ -206,11 +209,14 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A fresh site; after the test no process, lock file or slot of it may be left."""
+def site(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    """A fresh site; after the test no process, lock file or slot of it may be left. On SQLite,
+    or on the store that the test is parametrised with."""
     from tests.worker import sample
 
-    place = Site(tmp_path)
+    place = Site(tmp_path, store_url(getattr(request, "param", "sqlite"), tmp_path))
     for name, value in place.env.items():
         monkeypatch.setenv(name, value)
     sample.app.close()
