@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         UnknownLimit,
         UnknownTask,
         WouldDeadlock,
+        WrongConnection,
     )
     from headgate.handle import JobHandle
     from headgate.limits import Limit, OneOf
@@ -81,6 +82,7 @@ __all__ = [
     "UnknownTask",
     "Worker",
     "WouldDeadlock",
+    "WrongConnection",
     "__version__",
     "current",
 ]
@@ -114,6 +116,7 @@ _HOMES = {
         "UnknownLimit",
         "UnknownTask",
         "WouldDeadlock",
+        "WrongConnection",
     ),
     "handle": ("JobHandle",),
     "limits": ("Limit", "OneOf"),

@@ -28,6 +28,7 @@ from headgate.slotblock import SlotBlock
 from headgate.slots import Slots
 from headgate.stores import open_store, shown
 from headgate.stores.protocol import Publication, Store
+from headgate.storing import astore_all, common_connection, store_all
 from headgate.submit import Stamp
 from headgate.tasks import Call, Task
 from headgate.waiting import Watch
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 MAX_ARGS_BYTES = 16 * 1024 * 1024
-CHUNK_JOBS = 200
-CHUNK_BYTES = 4 * 1024 * 1024
-"""A bulk submit is stored in pieces of at most this, so that nobody waits long for one."""
 
 
 class App(Declaring):
@@ -195,52 +193,75 @@ class App(Declaring):
         A task that nobody has declared yet waits for a worker that knows it; `strict=True`
         makes that an `UnknownTask` error.
         """
-        checked = check_options(cast("Mapping[str, object]", options))
-        if name in self.tasks:
-            task = self.tasks[name].using(**checked)
-            return task.call_payload({} if payload is None else payload).submit()
-        job = self._by_name.new_job(name, {} if payload is None else payload, checked, strict)
-        return JobHandle(self, self.store_jobs([job])[0].id, None)
+        what = self._prepared(name, payload, strict, options)
+        if isinstance(what, Call):
+            return what.submit()
+        job, conn = what
+        return JobHandle(self, self.store_jobs([job], conn)[0].id, None)
 
     async def asubmit(
         self, name: str, payload: object = None, *, strict: bool = False, **options: Unpack[Options]
     ) -> JobHandle[Any]:
         """`submit` for code in an event loop."""
-        return await asyncio.to_thread(
-            functools.partial(self.submit, name, payload, strict=strict, **options)
-        )
+        if options.get("conn") is None:
+            return await asyncio.to_thread(
+                functools.partial(self.submit, name, payload, strict=strict, **options)
+            )
+        what = await asyncio.to_thread(self._prepared, name, payload, strict, options)
+        if isinstance(what, Call):
+            return (await self.asubmit_many([what]))[0]
+        job, conn = what
+        return JobHandle(self, (await astore_all(self.store, [job], conn))[0].id, None)
 
-    def submit_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+    def _prepared(
+        self, name: str, payload: object, strict: bool, options: Options
+    ) -> Call[Any] | tuple[NewJob, object]:
+        """A call of a task that is declared here, or a job of another and its connection."""
+        checked = check_options(cast("Mapping[str, object]", options))
+        given: object = dict[str, object]() if payload is None else payload
+        if name in self.tasks:
+            return self.tasks[name].using(**checked).call_payload(given)
+        conn = checked.pop("conn", None)
+        return self._by_name.new_job(name, given, checked, strict), conn
+
+    def submit_many(self, calls: Iterable[Call[R]], *, conn: object = None) -> list[JobHandle[R]]:
         """Submit many calls; all are checked before the first is stored.
 
         >>> app.submit_many([resize.call("a.png"), resize.call("b.png")])  # doctest: +SKIP
 
-        They are stored in pieces of some hundred, each of which happens whole.
+        They are stored in pieces of some hundred, each of which happens whole; with `conn` all
+        of them in the transaction of that connection.
         """
+        made, jobs, conn = self._made(calls, conn)
+        done = self.store_jobs(jobs, conn)
+        return [call.handle(one.id) for call, one in zip(made, done, strict=True)]
+
+    async def asubmit_many(
+        self, calls: Iterable[Call[R]], *, conn: object = None
+    ) -> list[JobHandle[R]]:
+        """`submit_many` for code in an event loop."""
+        made, jobs, conn = await asyncio.to_thread(self._made, calls, conn)
+        if conn is None:
+            done = await asyncio.to_thread(self.store_jobs, jobs)
+        else:
+            # Here and not in a thread: the connection belongs to this loop.
+            done = await astore_all(self.store, jobs, conn)
+        return [call.handle(one.id) for call, one in zip(made, done, strict=True)]
+
+    def _made(
+        self, calls: Iterable[Call[R]], conn: object
+    ) -> tuple[list[Call[R]], list[NewJob], object]:
         made = list(calls)
         for call in made:
             if call.task.app is not self:
                 raise DeclarationError(
                     f"task {call.task.name!r} belongs to another app; submit it through that one"
                 )
-        jobs = [call.new_job() for call in made]
-        done = self.store_jobs(jobs)
-        return [call.handle(one.id) for call, one in zip(made, done, strict=True)]
+        return made, [call.new_job() for call in made], common_connection(made, conn)
 
-    async def asubmit_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
-        """`submit_many` for code in an event loop."""
-        return await asyncio.to_thread(self.submit_many, calls)
-
-    def store_jobs(self, jobs: list[NewJob]) -> list[Submitted]:
-        done: list[Submitted] = []
-        try:
-            for chunk in chunks(jobs):
-                done.extend(self.store.submit(chunk))
-        except Exception as error:
-            if len(jobs) > 1:
-                error.add_note(f"{len(done)} of {len(jobs)} jobs were stored before this")
-            raise
-        if self.after_submit is not None:
+    def store_jobs(self, jobs: list[NewJob], conn: object = None) -> list[Submitted]:
+        done = store_all(self.store, jobs, conn)
+        if self.after_submit is not None and conn is None:
             self.after_submit()
         return done
 
@@ -323,20 +344,6 @@ class App(Declaring):
 
     def local_context(self, task: Task[..., Any]) -> Context:
         return local_context(self, task)
-
-
-def chunks(jobs: list[NewJob]) -> Iterable[list[NewJob]]:
-    """Pieces of a bulk submit, bounded in number and in size."""
-    piece: list[NewJob] = []
-    size = 0
-    for job in jobs:
-        if piece and (len(piece) == CHUNK_JOBS or size + len(job.args) > CHUNK_BYTES):
-            yield piece
-            piece, size = [], 0
-        piece.append(job)
-        size += len(job.args)
-    if piece:
-        yield piece
 
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()

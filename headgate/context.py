@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from headgate.codec import plain
-from headgate.errors import Cancel, HeadgateError
+from headgate.errors import Cancel, HeadgateError, WrongConnection
 from headgate.jobs import Claimed, NewJob
 
 if TYPE_CHECKING:
@@ -222,6 +222,11 @@ class Context:
             call = cast("Task[..., Any]", what).call(*args, **kwargs)
         else:
             raise HeadgateError(f"ctx.submit takes task.call(…) or a task, got {what!r}")
+        if call.task.conn is not None:
+            raise WrongConnection(
+                "ctx.submit stores the job together with the finish of this attempt: conn= has no"
+                " place there. Leave it out, or submit with task.using(conn=…).submit(…)"
+            )
         job = call.new_job(parent=self.job_id)
         self._port.followup(job)
         return call.handle(job.id)

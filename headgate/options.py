@@ -29,6 +29,8 @@ class Options(TypedDict, total=False):
     max_lost: int
     concurrency_group: str
     concurrency_limit: int | None
+    conn: object
+    """A connection of the caller's: the job is stored in its transaction."""
 
 
 STORED = frozenset(
@@ -147,6 +149,10 @@ def check_concurrency_limit(value: object) -> int | None:
     return check_value(value, "concurrency_limit")
 
 
+def check_conn(value: object) -> object:
+    return value  # the store knows what it can use
+
+
 _CHECKS: dict[str, Any] = {
     "queue": check_queue,
     "priority": check_priority,
@@ -159,4 +165,5 @@ _CHECKS: dict[str, Any] = {
     "max_lost": check_max_lost,
     "concurrency_group": check_group,
     "concurrency_limit": check_concurrency_limit,
+    "conn": check_conn,
 }

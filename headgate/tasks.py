@@ -94,6 +94,8 @@ class Task(Generic[P, R]):
         self.fair_by = options.fair_by
         self._retry_delay = check_retry_delay(options.retry_delay, self.name)
         self._using: Options = {}
+        self.conn: object = None
+        """A connection of the caller's that this task is submitted through."""
         self._shape: Shape | None = None
         self._arguments = Arguments(fn, self.name, payload=options.payload)
         self._limits = self._declare_limits(options)
@@ -110,7 +112,9 @@ class Task(Generic[P, R]):
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`submit` for code in an event loop."""
-        return await asyncio.to_thread(self.submit, *args, **kwargs)
+        if self.conn is None:
+            return await asyncio.to_thread(self.submit, *args, **kwargs)
+        return (await self.app.asubmit_many([self.call(*args, **kwargs)]))[0]
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call to be submitted later, with others or from a job.
@@ -128,9 +132,15 @@ class Task(Generic[P, R]):
 
         >>> charge.using(priority=-5, delay=60).submit(tenant_id="acme", amount=1)
         ... # doctest: +SKIP
+
+        On PostgreSQL, `conn` submits in the transaction of a connection of yours: the job is
+        there when that commits, and never if it does not.
+
+        >>> charge.using(conn=session).submit(tenant_id="acme", amount=1)   # doctest: +SKIP
         """
         task = copy.copy(self)
         checked = check_options(cast("Mapping[str, object]", options))
+        task.conn = checked.pop("conn", self.conn)
         merged = {**self._using, **checked}
         if "delay" in checked:
             merged.pop("run_at", None)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import random
-import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from headgate.clock import Clock
-from headgate.errors import StoreBusy
+from headgate.errors import StoreBusy, StoreError
 from headgate.jobs import NewJob, Submitted
 from headgate.limits import check_group
 from headgate.stores.postgres import callers, doctoring, leases, schema, submitting
@@ -38,6 +38,7 @@ from headgate.stores.relational.store import RelationalStore, check_chunk
 from headgate.stores.relational.transaction import Row
 
 T = TypeVar("T")
+log = logging.getLogger("headgate.store")
 
 SLICE = 0.2
 """Seconds for which a change of a limit may keep all grants waiting in one go."""
@@ -57,7 +58,6 @@ class PostgresStore(RelationalStore):
         self._bells = Bells(self._db)
         self._exchanger = Exchanger(self._db)
         self._words: values.Words | None = None
-        self._guard = threading.Lock()
         schema.settle(self._db)
 
     def close(self) -> None:
@@ -111,6 +111,13 @@ class PostgresStore(RelationalStore):
 
     def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         check_chunk(jobs)
+        done = self._submit(jobs)
+        carried = {group: value for job in reversed(jobs) for group, value in job.carried}
+        if carried:
+            self._record_carried(carried)
+        return done
+
+    def _submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         if submitting.copies(jobs):
             try:
                 with self._write() as tx:
@@ -119,6 +126,20 @@ class PostgresStore(RelationalStore):
                 pass  # the function below tells which of them
         with self._write() as tx:
             return submitting.submit_all(tx, jobs)
+
+    def _record_carried(self, carried: Mapping[str, int | None]) -> None:
+        """Record the values that jobs carry, so that they are seen before the first claim.
+
+        By a transaction of its own after the commit, short as it is: two submits that carry a
+        value for the same group then wait for each other's record at most, never for a submit.
+        What is committed must not look refused: if this fails, the first claim does it.
+        """
+        try:
+            with self._write() as tx:
+                for group in sorted(carried):  # in one order, so that no two wait in a circle
+                    values.carry(tx, group, carried[group])
+        except StoreError as error:
+            log.warning("values carried by jobs are recorded by the first claim (%s)", error)
 
     def submit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         return callers.submit(conn, self._db.schema, jobs)

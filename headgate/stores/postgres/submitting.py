@@ -41,7 +41,8 @@ def read(jobs: Sequence[NewJob], rows: Iterable[Any]) -> list[Submitted]:
     done: list[Submitted] = []
     for number, id, existing, in_conflict in rows:
         if in_conflict:
-            raise conflict(jobs[number - 1].idempotency_key or "", id)
+            at_fault = jobs[int(number) - 1]
+            raise conflict(at_fault.idempotency_key or "", id)
         done.append(Submitted(id, existing))
     if len(done) != len(jobs):
         raise StoreError(f"{len(jobs)} jobs were submitted, {len(done)} were answered")
