@@ -1,0 +1,352 @@
+"""Lock, then look: with a competing transaction held open at the worst moment, nobody is granted
+more than there is, nobody is told what is no longer true, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headgate.errors import HeadgateError, StaleAttempt, StoreBusy
+from headgate.jobs import Finish, JobFilter, NewJob, Retention, Routing
+from headgate.stores import open_store
+from headgate.stores.postgres import leases
+from headgate.stores.postgres import store as postgres_store
+from headgate.stores.protocol import Exchange, LimitChange, SlotRecord, SlotRequest, Store
+from tests.conformance.conftest import HandClock, Rig, need
+from tests.postgres.rival import Rival, Waiter, until_blocked
+
+
+@pytest.fixture
+def rig(postgres_url: str) -> Iterator[Rig]:
+    clock = HandClock()
+    store = open_store(postgres_url, clock=clock)
+    rig = Rig(store, clock)
+    yield rig
+    for hand in rig.hands:
+        hand.end_all()
+    assert store.doctor() == []
+    store.close()
+
+
+@pytest.fixture
+def rival(rig: Rig, postgres_url: str) -> Iterator[Rival]:
+    with Rival(postgres_url) as made:
+        yield made
+
+
+@pytest.fixture
+def watch(rig: Rig, postgres_url: str) -> Iterator[Rival]:
+    with Rival(postgres_url) as made:
+        yield made
+
+
+def take(store: Store, group: str = "gpu", lease: float = 30.0) -> SlotRecord | None:
+    return store.take_slot(SlotRequest(group, "me", "here", lease=lease))
+
+
+HOLD = (
+    "INSERT INTO headgate.slots (grp, slot, token, holder, worker_name, units, since, ends)"
+    " VALUES (%s, 0, nextval('headgate.tokens'), 'rival', 'rival', 1, 0, 1e12)"
+)
+SHARE = "SELECT pg_advisory_xact_lock_shared(headgate.salt(), headgate.lock_key(%s))"
+ALONE = "SELECT pg_advisory_xact_lock(headgate.salt(), headgate.lock_key(%s))"
+
+
+# --- grants ---------------------------------------------------------------------------------------
+
+
+def test_what_is_held_is_summed_after_the_wait(rig: Rig, rival: Rival, watch: Rival) -> None:
+    """A sum read in the statement that waited would be older than the other's commit."""
+    rig.declare(gpu=1)
+    rival.lock("gpu")
+    rival.run(HOLD, "gpu")
+    taking = Waiter(lambda: take(rig.store))
+    until_blocked(watch)
+    rival.commit()
+    assert taking.result() is None
+    assert rig.held("gpu") == 1
+
+
+def test_a_grant_that_is_undone_leaves_the_room(rig: Rig, rival: Rival, watch: Rival) -> None:
+    rig.declare(gpu=1)
+    rival.lock("gpu")
+    rival.run(HOLD, "gpu")
+    taking = Waiter(lambda: take(rig.store))
+    until_blocked(watch)
+    rival.rollback()
+    assert taking.result() is not None
+
+
+def test_groups_retaken_are_summed_after_the_wait(rig: Rig, rival: Rival, watch: Rival) -> None:
+    rig.declare(gpu=1, api=1)
+    rig.submit(needs=need("gpu"))
+    hand = rig.hand()
+    (claimed,) = hand.claim()
+    assert rig.store.release_groups(claimed.token)
+    rival.lock("gpu")
+    rival.run("UPDATE headgate.slots SET token = 1000000, holder = 'rival', ends = 1e12"
+              " WHERE grp = 'gpu'")  # fmt: skip
+    taking = Waiter(lambda: rig.store.retake_groups(claimed.token))
+    until_blocked(watch)
+    rival.commit()
+    assert taking.result() is False
+    assert rig.store.drop_slot("gpu", 0, None)
+    assert rig.store.retake_groups(claimed.token)
+
+
+def test_an_attempt_lost_while_it_waits_for_its_groups_is_told(
+    rig: Rig, rival: Rival, watch: Rival
+) -> None:
+    rig.declare(gpu=1)
+    rig.submit(needs=need("gpu"))
+    hand = rig.hand()
+    (claimed,) = hand.claim()
+    assert rig.store.release_groups(claimed.token)
+    rival.lock("gpu")
+    taking = Waiter(lambda: rig.store.retake_groups(claimed.token))
+    until_blocked(watch)
+    rig.store.declare_dead(hand.id, "killed")
+    hand.running.clear()
+    rival.commit()
+    with pytest.raises(StaleAttempt):
+        taking.result()
+    assert rig.held("gpu") == 0
+
+
+def test_a_slot_counted_as_ended_is_not_extended(rig: Rig, rival: Rival, watch: Rival) -> None:
+    """Both look at the last moment of its lease: who has the group decides."""
+    rig.declare(gpu=1)
+    slot = take(rig.store, lease=5)
+    assert slot is not None
+    rival.lock("gpu")
+    rival.run("UPDATE headgate.slots SET token = NULL, ends = NULL WHERE grp = 'gpu'")
+    extending = Waiter(lambda: rig.store.extend_slot("gpu", slot.slot, slot.token, 30))
+    until_blocked(watch)
+    rival.commit()
+    assert extending.result() is None
+    assert take(rig.store) is not None
+
+
+def test_one_group_at_work_holds_up_no_other(rig: Rig, rival: Rival) -> None:
+    rig.declare(gpu=1, api=1)
+    rival.lock("gpu")
+    assert Waiter(lambda: take(rig.store, "api")).result() is not None
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_after_a_change_nothing_is_granted_by_the_old_value(
+    rig: Rig, rival: Rival, watch: Rival
+) -> None:
+    rig.declare(gpu=5)
+    assert take(rig.store) is not None
+    rival.run(ALONE, leases.LIMITS)
+    rival.run("INSERT INTO headgate.overrides VALUES ('gpu', 1, true, false, 'rival', '', 0)")
+    rival.run("UPDATE headgate.counters SET value = value + 1 WHERE name = 'limits'")
+    taking = Waiter(lambda: take(rig.store))
+    until_blocked(watch)
+    rival.commit()
+    assert taking.result() is None
+
+
+def test_a_change_waits_for_grants_under_way_and_lets_others_go_on(
+    rig: Rig, rival: Rival, watch: Rival
+) -> None:
+    rig.declare(gpu=5, api=100)
+    rival.run(SHARE, leases.LIMITS)
+    rival.lock("gpu")
+    rival.run(HOLD, "gpu")
+    change = Waiter(lambda: rig.set_limit("gpu", 0))
+    until_blocked(watch)
+    rig.submit(20, needs=need("api"))
+    hand = rig.hand()
+    deadline = time.monotonic() + 10
+    while len(hand.running) < 20 and time.monotonic() < deadline:
+        hand.exchange(room=20 - len(hand.running))
+    assert len(hand.running) == 20, "a claim that does not end stops nobody"
+    assert take(rig.store, "api") is not None
+    assert change.waits
+    rival.commit()
+    change.result()
+    assert rig.store.group("gpu")[0].value == 0
+    rig.store.drop_slot("gpu", 0, None)
+
+
+def test_a_change_that_never_gets_its_turn_says_so(
+    rig: Rig, rival: Rival, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_store, "LOCK_TIMEOUT", 0.5)
+    rig.declare(gpu=5)
+    rival.run(SHARE, leases.LIMITS)
+    with pytest.raises(StoreBusy, match="nothing was changed"):
+        rig.set_limit("gpu", 1)
+    rival.rollback()
+    assert rig.store.group("gpu")[0].value == 5
+
+
+# --- cancel and finish ----------------------------------------------------------------------------
+
+
+def test_a_job_that_ends_while_it_is_cancelled_has_ended(
+    rig: Rig, rival: Rival, watch: Rival
+) -> None:
+    (id,) = rig.submit()
+    hand = rig.hand()
+    (claimed,) = hand.claim()
+    rival.run("DELETE FROM headgate.running WHERE token = %s", claimed.token)
+    rival.run("INSERT INTO headgate.finished (job, state, reason, attempt, at)"
+              " SELECT n, 'succeeded', '', 1, 0 FROM headgate.jobs WHERE id = %s", id)  # fmt: skip
+    cancel = Waiter(lambda: rig.store.cancel(id))
+    until_blocked(watch)
+    rival.commit()
+    hand.running.clear()
+    assert cancel.result().state == "succeeded"
+    assert watch.run("SELECT * FROM headgate.cancels") == []
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "retry"])
+def test_a_job_cancelled_while_it_ends_does_not_come_back(
+    rig: Rig, rival: Rival, watch: Rival, outcome: str
+) -> None:
+    (id,) = rig.submit()
+    hand = rig.hand()
+    (claimed,) = hand.claim()
+    rival.run("SELECT 1 FROM headgate.running WHERE token = %s FOR UPDATE", claimed.token)
+    rival.run("INSERT INTO headgate.cancels SELECT n, 0, 'me', 'no more' FROM headgate.jobs"
+              " WHERE id = %s", id)  # fmt: skip
+    ending = Waiter(lambda: hand.end(claimed, outcome))
+    until_blocked(watch)
+    rival.commit()
+    assert ending.result()
+    assert rig.state(id) == ("succeeded" if outcome == "succeeded" else "cancelled")
+    assert watch.run("SELECT * FROM headgate.cancels") == [], "no word is left behind"
+
+
+def test_a_job_claimed_while_it_is_cancelled_is_asked_to_stop(
+    rig: Rig, rival: Rival, watch: Rival
+) -> None:
+    (id,) = rig.submit()
+    hand = rig.hand()
+    rival.run("DELETE FROM headgate.ready")
+    rival.run(
+        "INSERT INTO headgate.running (token, job, worker, attempt, started_at, ready_at, slots)"
+        " SELECT 7, n, %s, 1, 0, 0, '[]' FROM headgate.jobs WHERE id = %s", hand.id, id,
+    )  # fmt: skip
+    cancel = Waiter(lambda: rig.store.cancel(id, reason="no more"))
+    until_blocked(watch)
+    rival.commit()
+    record = cancel.result()
+    assert (record.state, record.cancel_requested) == ("running", True)
+    rig.store.exchange(Exchange(hand.id, [Finish(7, "cancelled", "no more")]))
+    assert rig.state(id) == "cancelled"
+
+
+# --- rows that are taken once ---------------------------------------------------------------------
+
+
+def test_of_two_who_do_the_same_one_finds_it_done(rig: Rig) -> None:
+    """Routing, retrying, pruning and promoting in four threads at once: each job once."""
+    (unrouted,) = rig.submit(routed=False)
+    routed = [Waiter(lambda: rig.store.route([Routing(unrouted)])) for _ in range(4)]
+    assert sorted(waiter.result() for waiter in routed) == [0, 0, 0, 1]
+
+    ids = rig.submit(10, delay=5)
+    rig.clock.advance(6)
+    for sweep in [Waiter(rig.store.sweep) for _ in range(4)]:
+        sweep.result()
+    hand = rig.hand()
+    assert sorted(c.job for c in hand.claim()) == sorted([unrouted, *ids])
+    hand.end_all()
+
+    def retry() -> bool:
+        try:
+            rig.store.retry(ids[0])
+        except HeadgateError:
+            return False
+        return True
+
+    assert sorted(w.result() for w in [Waiter(retry) for _ in range(4)]) == [False] * 3 + [True]
+    assert len(hand.claim()) == 1
+    hand.end_all()
+    assert [a.outcome for a in rig.store.attempts(ids[0])] == ["succeeded", "succeeded"]
+    prunes = [Waiter(lambda: rig.store.prune(Retention(succeeded=0))) for _ in range(4)]
+    assert sum(prune.result() for prune in prunes) == 11
+    assert rig.store.count(JobFilter()) == 0
+
+
+def test_a_submit_repeated_after_a_lost_answer_stores_nothing_twice(rig: Rig) -> None:
+    one = [NewJob("task")]
+    many = [NewJob("task") for _ in range(40)]
+    for jobs in (one, many):
+        assert not any(done.existing for done in rig.store.submit(jobs))
+        assert all(done.existing for done in rig.store.submit(jobs))
+    mixed = [*many[:20], *(NewJob("task") for _ in range(5))]
+    assert [done.existing for done in rig.store.submit(mixed)] == [True] * 20 + [False] * 5
+    assert rig.store.count(JobFilter()) == 46
+
+
+# --- all at once ----------------------------------------------------------------------------------
+
+
+def test_no_two_operations_wait_for_each_other(rig: Rig) -> None:
+    """Everything that takes locks, in threads, in random order: no deadlock, never too many."""
+    rig.declare(gpu=3, api=2, both=4)
+    rig.submit(200, needs=need("gpu"))
+    rig.submit(200, needs=need("both"))
+    store = rig.store
+    groups = ("gpu", "api", "both")
+    over: list[str] = []
+    ended = threading.Event()
+
+    def by_hand(chance: random.Random) -> None:
+        slot = take(store, chance.choice(groups))
+        if slot is not None:
+            store.extend_slot(slot.group, slot.slot, slot.token, 5)
+            store.drop_slot(slot.group, slot.slot, slot.token)
+
+    hands = [rig.hand(f"w{n}") for n in range(2)]
+    guards = [threading.Lock() for _ in hands]
+
+    def work(chance: random.Random) -> None:
+        n = chance.randrange(len(hands))
+        with guards[n]:
+            for claimed in list(hands[n].exchange(room=5).claimed):
+                if chance.random() < 0.3 and store.release_groups(claimed.token):
+                    store.retake_groups(claimed.token)
+                store.extend(claimed.token, 1)
+                hands[n].end(claimed, chance.choice(["succeeded", "interrupted"]))
+
+    def operate(chance: random.Random) -> None:
+        store.change_limit(LimitChange("api", chance.randrange(1, 4), set_value=True))
+        store.sweep()
+
+    def cancel(chance: random.Random) -> None:
+        for record in store.find(JobFilter(states=frozenset(["running", "ready"])), limit=2):
+            store.cancel(record.id)
+
+    def look(chance: random.Random) -> None:
+        for group, most in (("gpu", 3), ("both", 4)):
+            held = store.group(group)[0].held
+            if held > most:
+                over.append(f"{group}: {held}")
+
+    def loop(do: Callable[[random.Random], None], seed: int) -> None:
+        chance = random.Random(seed)
+        while not ended.is_set():
+            do(chance)
+
+    loops = (by_hand, by_hand, by_hand, work, work, operate, cancel, look)
+    threads = [Waiter(lambda do=do, n=n: loop(do, n)) for n, do in enumerate(loops)]  # type: ignore[misc]
+    ended.wait(4)
+    ended.set()
+    for thread in threads:
+        thread.result()
+    assert over == []
+    for hand in hands:
+        hand.end_all()
+    assert {group: rig.held(group) for group in groups} == dict.fromkeys(groups, 0)
