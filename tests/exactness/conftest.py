@@ -166,6 +166,8 @@ def fleet(
     """After every test: no process, no lock file, no slot, no attempt is left behind."""
     url = store_url(getattr(request, "param", "sqlite"), tmp_path)
     monkeypatch.setenv("HEADGATE_URL", url)
+    # Where leases decide about a death, they need not take half a minute to do so.
+    monkeypatch.setenv("HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS", "10")
     monkeypatch.setenv("HEADGATE_TEST_LOG", str(tmp_path / "execution.log"))
     importlib.reload(scene)  # an app of its own for every test: it reads the url once
     app = scene.app

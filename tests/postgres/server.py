@@ -126,6 +126,8 @@ class OwnServer(Server):
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
+                # Nothing of the test that starts it: it is not one of its processes.
+                env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
                 start_new_session=True,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads when it starts
                 **self.as_user(),

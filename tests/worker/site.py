@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -212,11 +212,17 @@ class Site:
 def site(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
-    """A fresh site; after the test no process, lock file or slot of it may be left. On SQLite,
-    or on the store that the test is parametrised with."""
+    """A fresh site on SQLite, or on the store that the test is parametrised with."""
+    url = store_url(getattr(request, "param", "sqlite"), tmp_path)
+    with opened(Site(tmp_path, url), monkeypatch) as place:
+        yield place
+
+
+@contextmanager
+def opened(place: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """After the test no process, lock file or slot of it may be left."""
     from tests.worker import sample
 
-    place = Site(tmp_path, store_url(getattr(request, "param", "sqlite"), tmp_path))
     for name, value in place.env.items():
         monkeypatch.setenv(name, value)
     sample.app.close()

