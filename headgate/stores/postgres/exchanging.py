@@ -34,7 +34,7 @@ VIEW_AGE = 0.05
 """Seconds for which what was seen at the end of a round trip may serve the next."""
 
 Held = tuple[tuple[str, int], ...]
-PLAIN = frozenset(("succeeded", "failed", "cancelled"))
+PLAIN = frozenset(("succeeded", "failed"))
 
 
 class Act(msgspec.Struct):
@@ -333,7 +333,7 @@ class RoundTrip:
         passed = [one for one in exchange.passed if one.token not in ended]
         f = exchange.finishes
         r = exchange.progress
-        keys = [key for key, _ in order.lanes]
+        keys = order.lanes
         groups, needs = self._needs(order)
         room = self._chooser.room if self._chooser is not None else None
         return (
@@ -348,7 +348,7 @@ class RoundTrip:
             arrays.texts(x.text for x in r),
             arrays.texts(x.queue for x in keys), arrays.numbers(x.priority for x in keys),
             arrays.texts(x.band for x in keys), arrays.texts(x.turn for x in keys),
-            arrays.texts(x.lane for x in keys), arrays.flags(x for _, x in order.lanes),
+            arrays.texts(x.lane for x in keys),
             arrays.texts(groups),
             arrays.numbers(room.group(name).value if room is not None else None for name in groups),
             *(arrays.numbers(column) for column in needs),
@@ -360,8 +360,9 @@ class RoundTrip:
         """The groups, and per need: its lane, its choice, its group and its units."""
         groups: dict[str, int] = {}
         columns: list[list[int]] = [[], [], [], []]
-        for number, (key, reserved) in enumerate(order.lanes, 1):
-            if reserved:
+        wanted = {number for number in order.jobs if number > 0}
+        for number, key in enumerate(order.lanes, 1):
+            if number not in wanted:
                 continue
             needs = needs_of(key.band, key.lane)
             choices = [(0, need) for need in needs.all]
@@ -388,20 +389,19 @@ class RoundTrip:
     # --- answer -------------------------------------------------------------------------------
 
     def _claimed(self, order: Order, rows: list[list[Any]]) -> Iterator[Claimed]:
-        chains = self._reserved(order)
+        """In the order in which they were chosen; of each lane there may be fewer."""
+        found: dict[int, deque[list[Any]]] = {}
         for token, job, attempt, lane, *rest in rows:
-            key, reserved = order.lanes[lane - 1]
-            taken = chains[lane].popleft() if reserved else None
-            yield self._exchanger.claimed(key, taken, [token, job, attempt, *rest])
+            found.setdefault(lane, deque()).append([token, job, attempt, *rest])
+        for lane, taken in zip(order.jobs, self._taken(), strict=True):
+            if found.get(lane):
+                key = order.lanes[abs(lane) - 1]
+                yield self._exchanger.claimed(
+                    key, taken if lane < 0 else None, found[lane].popleft()
+                )
 
-    def _reserved(self, order: Order) -> dict[int, deque[Taken]]:
-        """By lane number, what was chosen to follow."""
-        chains: dict[int, deque[Taken]] = {}
-        taken = self._chooser.taken if self._chooser is not None else ()
-        for number, one in zip(order.jobs, taken, strict=True):
-            if one.reserved:
-                chains.setdefault(number, deque()).append(one)
-        return chains
+    def _taken(self) -> Sequence[Taken]:
+        return self._chooser.taken if self._chooser is not None else ()
 
     def _expire(self, claimed: tuple[Claimed, ...], expired: frozenset[int]) -> tuple[Claimed, ...]:
         """Their time to start was over before they were taken: they leave for good."""
@@ -423,9 +423,8 @@ class RoundTrip:
         stale = (sent - set(act.told or ())) | (passed - set(act.known or ()))
         if claim is None or view is None:
             return Exchanged(stale=frozenset(stale))
-        wake_in = None
-        if view.seen.next_due is not None:
-            wake_in = max(0.0, view.seen.next_due - view.seen.now)
+        times = [t for t in (view.seen.next_due, view.seen.next_end) if t is not None]
+        wake_in = max(0.0, min(times) - view.seen.now) if times else None
         if act.contended or act.refused:
             # Others are at work in the same groups: again at once, but not in step with them.
             state = claim.state

@@ -113,11 +113,13 @@ def copy_all(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
     for n, job in zip(tx.numbers("place", len(jobs)), jobs, strict=True):
         due = job.run_at if job.run_at is not None else now + max(0.0, job.delay)
         waits = due > now
+        place = round(max(due, now) * 1e6)
         queue = job.queue if job.routed else ""
         band = band_of(job.task, job.needs, job.fair_limit) if job.routed else ""
         lane = lane_of(job.needs)
         bodies.append(
-            (n, checked_id(job), job.task, queue, job.priority, band, job.turn, lane, n, job.args,
+            (n, checked_id(job), job.task, queue, job.priority, band, job.turn, lane, place,
+             job.args,
              job.options, job.needs.to_json(), _carried(job), now, due if waits else None,
              job.expires, None if job.expires is None else due + job.expires, job.max_lost,
              job.parent)
@@ -127,7 +129,7 @@ def copy_all(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
         elif waits:
             scheduled.append((due, n, 0, False, "delayed"))
         else:
-            ready.append((queue, job.priority, band, job.turn, lane, n, n, 0, now))
+            ready.append((queue, job.priority, band, job.turn, lane, place, n, 0, now))
     sql = tx.sql.submit
     try:
         _copy(tx, sql.copy_jobs, bodies)

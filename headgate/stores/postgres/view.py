@@ -40,9 +40,10 @@ class Seen(msgspec.Struct):
     version: int
     bands: list[tuple[str, int, str]]
     turns: list[tuple[int, str | None, list[str], bool, list[str], bool]]
-    lanes: list[tuple[int, str, str, int, int, int, float]]
+    lanes: list[tuple[int, str, str, int, bool, int, int, float]]
     held: dict[str, int] | None = None
     next_due: float | None = None
+    next_end: float | None = None
     unrouted: bool = False
     expired: bool = False
     workers: int = 1
@@ -107,8 +108,8 @@ class View:
             keys.append((queue, priority, band))
         self.turns = {keys[i]: Turns(*rest) for i, *rest in seen.turns}
         self.lanes: dict[tuple[BandKey, str], list[Lane]] = {}
-        for i, turn, lane, jobs, place, job, since in seen.lanes:
-            self.lanes.setdefault((keys[i], turn), []).append(Lane(lane, jobs, place, job, since))
+        for i, turn, *lane in seen.lanes:
+            self.lanes.setdefault((keys[i], turn), []).append(Lane(*lane))
 
     @property
     def age(self) -> float:
@@ -118,30 +119,34 @@ class View:
 class Lane:
     """The head of a lane, and how many jobs there are, up to a bound."""
 
-    __slots__ = ("job", "jobs", "lane", "place", "since")
+    __slots__ = ("job", "jobs", "lane", "more", "place", "since")
 
-    def __init__(self, lane: str, jobs: int, place: int, job: int, since: float) -> None:
+    def __init__(
+        self, lane: str, jobs: int, more: bool, place: int, job: int, since: float
+    ) -> None:
         self.lane = lane
         self.jobs = jobs
+        self.more = more
         self.place = place
         self.job = job
         self.since = since
 
 
 class Order:
-    """What a claim wants, as `headgate.act` takes it: lanes, and one lane number per job."""
+    """What a claim wants, as `headgate.act` takes it: lanes, and one lane number per job, a
+    negative one for a job that is reserved."""
 
     def __init__(self) -> None:
-        self.lanes: list[tuple[LaneKey, bool]] = []
-        self._numbers: dict[tuple[LaneKey, bool], int] = {}
+        self.lanes: list[LaneKey] = []
+        self._numbers: dict[LaneKey, int] = {}
         self.jobs: list[int] = []
 
     def add(self, key: LaneKey, reserved: bool) -> None:
-        number = self._numbers.get((key, reserved))
+        number = self._numbers.get(key)
         if number is None:
-            self.lanes.append((key, reserved))
-            number = self._numbers[key, reserved] = len(self.lanes)
-        self.jobs.append(number)
+            self.lanes.append(key)
+            number = self._numbers[key] = len(self.lanes)
+        self.jobs.append(-number if reserved else number)
 
 
 class ViewLine:
@@ -157,6 +162,7 @@ class ViewLine:
         self._freed = freed
         """Units that the same round trip gives back: the view still counts them."""
         self._groups: dict[str, Group] = {}
+        self._counted: dict[LaneKey, Lane] = {}
         self.now = self.boot = view.seen.now
         self.lines = view.lines
         self.order = Order()
@@ -201,9 +207,11 @@ class ViewLine:
         """As many as there are, told apart only by their number: which ones they are is found
         out when they are taken."""
         lane = self._lane(key)
-        if lane is None:
-            return self._rows("heads", {**key.params(), "after": after, "limit": limit})
-        first = max(0, after + 1 - lane.place)
+        first = 0 if lane is None or after < lane.place else after + 1 - lane.place
+        if lane is None or (lane.more and first + limit > lane.jobs):
+            lane = self._count(key, first + limit)
+            if lane is None:
+                return ()
         return [
             {"place": lane.place + i, "job": lane.job, "attempt": 0, "since": lane.since,
              "expires_at": None}
@@ -211,8 +219,23 @@ class ViewLine:
         ]  # fmt: skip
 
     def _lane(self, key: LaneKey) -> Lane | None:
+        found = self._counted.get(key)
+        if found is not None:
+            return found
         seen = self._view.lanes.get(((key.queue, key.priority, key.band), key.turn), ())
         return next((lane for lane in seen if lane.lane == key.lane), None)
+
+    def _count(self, key: LaneKey, limit: int) -> Lane | None:
+        """Look at a lane further down than the view does."""
+        rows = self._rows("heads", {**key.params(), "limit": limit + 1})
+        if not rows:
+            return None
+        head, more = rows[0], len(rows) > limit
+        lane = Lane(
+            key.lane, min(len(rows), limit), more, head["place"], head["job"], head["since"]
+        )
+        self._counted[key] = lane
+        return lane
 
     def first_of_band(self, queue: str, priority: int, band: str) -> Row | None:
         rows = self._rows("first_of_band", {"queue": queue, "priority": priority, "band": band})

@@ -59,7 +59,7 @@ def examine(tx: Transaction, found: Findings) -> None:
     for row in slotless:
         _hold_again(tx, row["token"])
     for row in (*bodiless, *elsewhere):
-        place = {k: row[k] for k in ("queue", "priority", "band", "turn", "lane", "place")}
+        place = {k: row[k] for k in ("queue", "priority", "band", "turn", "lane", "place", "n")}
         tx.run(tx.sql.jobs.delete_ready, place)
     for row in nowhere:
         if row["band"]:

@@ -185,7 +185,7 @@ def _cancel(tx: Transaction, row: Row, by: str, reason: str) -> bool:
 
 def take_out_of_line(tx: Transaction, row: Row) -> bool:
     """Remove it from wherever it waits; False when it waits there no more."""
-    place = {k: row[k] for k in ("queue", "priority", "band", "turn", "lane", "place")}
+    place = {k: row[k] for k in ("queue", "priority", "band", "turn", "lane", "place", "n")}
     job = {"job": row["n"], "task": row["task"]}
     found = (
         tx.run(tx.sql.jobs.delete_ready, place).rowcount

@@ -18,7 +18,7 @@ from headgate.stores.relational.transaction import Row, Transaction
 from headgate.stores.relational.values import Values, limit_record, limit_records, slot_records
 
 BOUND = 10_000
-_LANE = ("queue", "priority", "band", "turn", "lane", "place")
+_LANE = ("queue", "priority", "band", "turn", "lane", "place", "n")
 
 
 def queues(tx: Transaction) -> list[QueueRecord]:

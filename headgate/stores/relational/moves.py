@@ -67,10 +67,11 @@ def promote(tx: Transaction) -> int:
     due = tx.rows(tx.sql.moves.due, {"now": tx.now, "limit": PROMOTED_AT_ONCE})
     if not due:
         return 0
-    fresh = [row["job"] for row in due if not row["keeps_place"]]
+    fresh = [row for row in due if not row["keeps_place"]]
     if fresh:
-        places = tx.numbers("place", len(fresh))
-        tx.many(tx.sql.moves.set_place, list(zip(places, fresh, strict=True)))
+        places = zip(tx.numbers("place", len(fresh)), fresh, strict=True)
+        new = [{"place": n, "run_at": row["run_at"], "job": row["job"]} for n, row in places]
+        tx.many(tx.sql.moves.set_place, new)
     tx.many(tx.sql.moves.delete_scheduled, [(row["run_at"], row["job"]) for row in due])
     tx.many(tx.sql.moves.promote, [(row["attempt"], tx.now, row["job"]) for row in due])
     tx.ring("work")

@@ -12,8 +12,8 @@
 -- The answer: time, version of the limits, and by name
 --   bands: [[queue, priority, band], …]
 --   turns: [[band number, [turn, …] after the cursor, all?, [turn, …] from the start, all?], …]
---   lanes: [[band number, turn, [[lane, jobs up to a bound, place, job, since], …], all?], …]
---   held:  {group: units}
+--   lanes: [[band number, turn, lane, jobs up to a bound, more?, place, job, since], …]
+--   held:  {group: units}; next_end: when the first slot taken by hand in one of them ends
 CREATE OR REPLACE FUNCTION headgate.look(
     p_rings text[], p_worker text, p_queues text[], p_tasks text[], p_skip text[], p_cursors json,
     p_turns integer, p_lanes integer, p_wanted integer
@@ -41,6 +41,7 @@ DECLARE
     v_found json[];
     v_i integer := -1;
     v_held json;
+    v_next_end float8;
     v_glance record;
     v_what text;
 BEGIN
@@ -122,7 +123,7 @@ BEGIN
         v_turns := v_turns || json_build_array(
             v_i, v_cursor, to_json(v_after), v_all, to_json(v_start), v_wrap_all);
 
-        v_per := greatest(1, p_wanted / greatest(1, cardinality(v_after) + cardinality(v_start)));
+        v_per := p_wanted / greatest(1, cardinality(v_after) + cardinality(v_start)) + 1;
         WITH u AS (
             SELECT u.turn, l.lane, l.n AS number, h.n, h.place, h.job, h.since
             FROM unnest(v_after || v_start) u (turn) CROSS JOIN LATERAL (
@@ -146,10 +147,11 @@ BEGIN
                 FROM (SELECT r.place, r.job, r.since FROM headgate.ready r
                       WHERE r.queue = v_band.queue AND r.priority = v_band.priority
                         AND r.band = v_band.band AND r.turn = u.turn AND r.lane = l.lane
-                      ORDER BY r.place LIMIT v_per) x
+                      ORDER BY r.place, r.job LIMIT v_per + 1) x
             ) h
         )
-        SELECT array_agg(json_build_array(v_i, turn, lane, n, place, job, since)),
+        SELECT array_agg(json_build_array(
+                   v_i, turn, lane, least(n, v_per), n > v_per, place, job, since)),
                array_agg(lane) FILTER (WHERE lane <> '')
         INTO v_found, v_more FROM u;
         v_lanes := v_lanes || coalesce(v_found, '{}');
@@ -162,8 +164,9 @@ BEGIN
         END IF;
     END LOOP;
 
-    SELECT json_object_agg(x.grp, x.held) INTO v_held FROM (
-        SELECT s.grp, sum(s.units) AS held FROM headgate.slots s
+    SELECT json_object_agg(x.grp, x.held), min(x.ends) INTO v_held, v_next_end FROM (
+        SELECT s.grp, sum(s.units) AS held, min(s.ends) FILTER (WHERE s.worker IS NULL) AS ends
+        FROM headgate.slots s
         WHERE s.grp = ANY (v_groups) AND s.token IS NOT NULL
           AND (s.worker IS NOT NULL OR s.ends > v_now)
         GROUP BY s.grp
@@ -185,7 +188,7 @@ BEGIN
     INTO v_glance;
     RETURN json_build_object(
         'now', v_now, 'bands', v_bands, 'turns', v_turns, 'lanes', v_lanes, 'held', v_held,
-        'next_due', v_glance.next_due, 'version', v_glance.version,
+        'next_due', v_glance.next_due, 'next_end', v_next_end, 'version', v_glance.version,
         'unrouted', v_glance.unrouted, 'expired', v_glance.expired, 'workers', v_glance.workers,
         'reservations', v_glance.reservations, 'refused', v_glance.refused,
         'paused', v_glance.paused, 'cancels', v_glance.cancels);
@@ -198,7 +201,7 @@ END $$;
 -- `l_…`: the lanes chosen from; `g_…`: the groups that they need and the values in force as of
 -- `c_version`; `n_…`: what a job of lane `n_lane` needs: `n_choice` 0 is needed in any case, of
 -- those with the same higher number one is picked; `c_order`: one lane number per job wanted,
--- in the order of turns.
+-- in the order of turns, a negative one for a job that is reserved behind others.
 CREATE OR REPLACE FUNCTION headgate.act(
     w_id text, w_op bigint,
     f_token bigint[], f_state text[], f_reason text[], f_result text[], f_error text[],
@@ -206,7 +209,6 @@ CREATE OR REPLACE FUNCTION headgate.act(
     p_token bigint[], p_owner bigint[], p_ago float8[],
     r_token bigint[], r_fraction float8[], r_text text[],
     l_queue text[], l_priority smallint[], l_band text[], l_turn text[], l_lane text[],
-    l_reserved boolean[],
     g_name text[], g_value integer[],
     n_lane integer[], n_choice integer[], n_group integer[], n_units integer[],
     c_version bigint, c_order integer[]
@@ -227,6 +229,8 @@ DECLARE
     v_refused boolean := false;
     v_free integer[];
     v_counts integer[];
+    v_ahead integer[];
+    v_reserved boolean[];
     v_held_grant integer[] := '{}';
     v_held_need integer[] := '{}';
     v_first integer[];
@@ -389,9 +393,14 @@ BEGIN
 
     IF cardinality(c_order) > 0 THEN
         v_counts := array_fill(0, ARRAY[cardinality(l_queue)]);
+        v_ahead := v_counts;
         IF cardinality(g_name) = 0 THEN
             FOREACH v_lane IN ARRAY c_order LOOP
-                v_counts[v_lane] := v_counts[v_lane] + 1;
+                IF v_lane > 0 THEN
+                    v_counts[v_lane] := v_counts[v_lane] + 1;
+                ELSE
+                    v_ahead[-v_lane] := v_ahead[-v_lane] + 1;
+                END IF;
             END LOOP;
         ELSE
             IF (SELECT c.value FROM headgate.counters c WHERE c.name = 'limits') <> c_version THEN
@@ -423,36 +432,38 @@ BEGIN
                 v_last[v_lane] := v_need;
             END LOOP;
             FOREACH v_lane IN ARRAY c_order LOOP
+                IF v_lane < 0 THEN
+                    v_ahead[-v_lane] := v_ahead[-v_lane] + 1;
+                    CONTINUE;
+                END IF;
                 v_picked := '{}';
                 v_fits := true;
-                IF NOT l_reserved[v_lane] THEN
-                    v_choice := 0;
-                    v_best := 0;
-                    FOR v_need IN v_first[v_lane] .. v_last[v_lane] LOOP
-                        IF n_choice[v_need] <> v_choice AND v_choice > 0 THEN
-                            EXIT WHEN v_best = 0;
-                            v_picked := v_picked || v_best;
-                            v_best := 0;
+                v_choice := 0;
+                v_best := 0;
+                FOR v_need IN v_first[v_lane] .. v_last[v_lane] LOOP
+                    IF n_choice[v_need] <> v_choice AND v_choice > 0 THEN
+                        EXIT WHEN v_best = 0;
+                        v_picked := v_picked || v_best;
+                        v_best := 0;
+                    END IF;
+                    v_choice := n_choice[v_need];
+                    IF coalesce(v_free[n_group[v_need]], 0) >= n_units[v_need] THEN
+                        IF v_choice = 0 THEN
+                            v_picked := v_picked || v_need;
+                        ELSIF v_best = 0 OR v_free[n_group[v_need]] > v_free[n_group[v_best]]
+                        THEN
+                            v_best := v_need;
                         END IF;
-                        v_choice := n_choice[v_need];
-                        IF coalesce(v_free[n_group[v_need]], 0) >= n_units[v_need] THEN
-                            IF v_choice = 0 THEN
-                                v_picked := v_picked || v_need;
-                            ELSIF v_best = 0 OR v_free[n_group[v_need]] > v_free[n_group[v_best]]
-                            THEN
-                                v_best := v_need;
-                            END IF;
-                        ELSIF v_choice = 0 THEN
-                            v_fits := false;
-                            EXIT;
-                        END IF;
-                    END LOOP;
-                    IF v_fits AND v_choice > 0 THEN
-                        IF v_best = 0 THEN
-                            v_fits := false;
-                        ELSE
-                            v_picked := v_picked || v_best;
-                        END IF;
+                    ELSIF v_choice = 0 THEN
+                        v_fits := false;
+                        EXIT;
+                    END IF;
+                END LOOP;
+                IF v_fits AND v_choice > 0 THEN
+                    IF v_best = 0 THEN
+                        v_fits := false;
+                    ELSE
+                        v_picked := v_picked || v_best;
                     END IF;
                 END IF;
                 IF v_fits THEN
@@ -470,19 +481,19 @@ BEGIN
 
         -- The first of each lane that nobody else is taking right now.
         SELECT array_agg(x.ctid), array_agg(w.i), array_agg(x.number), array_agg(x.job),
-               array_agg(x.attempt + 1), array_agg(x.since)
-        INTO v_tids, v_lanes, v_numbers, v_jobs, v_attempts, v_since
-        FROM unnest(l_queue, l_priority, l_band, l_turn, l_lane, v_counts) WITH ORDINALITY
-            w (queue, priority, band, turn, lane, k, i)
+               array_agg(x.attempt + 1), array_agg(x.since), array_agg(x.number > w.k)
+        INTO v_tids, v_lanes, v_numbers, v_jobs, v_attempts, v_since, v_reserved
+        FROM unnest(l_queue, l_priority, l_band, l_turn, l_lane, v_counts, v_ahead)
+            WITH ORDINALITY w (queue, priority, band, turn, lane, k, ahead, i)
         CROSS JOIN LATERAL (
             SELECT y.*, row_number() OVER () AS number FROM (
                 SELECT r.ctid, r.job, r.attempt, r.since FROM headgate.ready r
                 WHERE r.queue = w.queue AND r.priority = w.priority AND r.band = w.band
                   AND r.turn = w.turn AND r.lane = w.lane
-                ORDER BY r.place LIMIT w.k FOR UPDATE SKIP LOCKED
+                ORDER BY r.place, r.job LIMIT w.k + w.ahead FOR UPDATE SKIP LOCKED
             ) y
         ) x
-        WHERE w.k > 0;
+        WHERE w.k + w.ahead > 0;
     END IF;
 
     IF v_tids IS NOT NULL THEN
@@ -583,19 +594,20 @@ BEGIN
         END IF;
         INSERT INTO headgate.running (token, job, worker, attempt, started_at, ready_at, slots,
                                       reserved, op)
-        SELECT t.token, t.job, w_id, t.attempt, v_now, t.since, t.held, l_reserved[t.lane], w_op
-        FROM unnest(v_tokens, v_jobs, v_attempts, v_since, v_held_texts, v_lanes)
-            t (token, job, attempt, since, held, lane);
+        SELECT t.token, t.job, w_id, t.attempt, v_now, t.since, t.held, t.reserved, w_op
+        FROM unnest(v_tokens, v_jobs, v_attempts, v_since, v_held_texts, v_reserved)
+            t (token, job, attempt, since, held, reserved);
         SELECT '[' || string_agg(
-                   '[' || t.token || ',"' || j.id || '",' || t.attempt || ',' || t.lane || ','
+                   '[' || t.token || ',"' || j.id || '",' || t.attempt || ','
+                   || CASE WHEN t.reserved THEN -t.lane ELSE t.lane END || ','
                    || t.since || ',' || j.created_at || ',' || to_json(j.args)::text || ','
                    || to_json(j.options)::text || ',' || t.held || ','
                    || CASE WHEN t.attempt > 1 THEN headgate.history(j.n)::text ELSE 'null' END
                    || ']', ',' ORDER BY t.i) || ']',
                array_agg(t.token) FILTER (WHERE j.expires_at <= v_now AND t.attempt = 1)
         INTO v_claimed, v_expired
-        FROM unnest(v_tokens, v_jobs, v_attempts, v_since, v_held_texts, v_lanes) WITH ORDINALITY
-            t (token, job, attempt, since, held, lane, i)
+        FROM unnest(v_tokens, v_jobs, v_attempts, v_since, v_held_texts, v_lanes, v_reserved)
+            WITH ORDINALITY t (token, job, attempt, since, held, lane, reserved, i)
         JOIN headgate.jobs j ON j.n = t.job;
     END IF;
     RETURN json_build_object(

@@ -24,14 +24,14 @@ WHERE NOT EXISTS (SELECT 1 FROM headgate.finished f WHERE f.job = j.n)
   AND NOT EXISTS (SELECT 1 FROM headgate.unrouted u WHERE u.task = j.task AND u.job = j.n)
   AND NOT EXISTS (SELECT 1 FROM headgate.ready q WHERE q.queue = j.queue
       AND q.priority = j.priority AND q.band = j.band AND q.turn = j.turn AND q.lane = j.lane
-      AND q.place = j.place)
+      AND q.place = j.place AND q.job = j.n)
 
 -- name: bodiless
-SELECT queue, priority, band, turn, lane, place FROM headgate.ready q
+SELECT queue, priority, band, turn, lane, place, job AS n FROM headgate.ready q
 WHERE NOT EXISTS (SELECT 1 FROM headgate.jobs j WHERE j.n = q.job)
 
 -- name: elsewhere
-SELECT queue, priority, band, turn, lane, place FROM headgate.ready q
+SELECT queue, priority, band, turn, lane, place, job AS n FROM headgate.ready q
 WHERE EXISTS (SELECT 1 FROM headgate.finished f WHERE f.job = q.job)
    OR EXISTS (SELECT 1 FROM headgate.running r WHERE r.job = q.job)
    OR EXISTS (SELECT 1 FROM headgate.scheduled s WHERE s.job = q.job)

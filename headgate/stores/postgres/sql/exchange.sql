@@ -4,7 +4,7 @@ SELECT headgate.act(
     ?::bigint[], ?::text[], ?::text[], ?::text[], ?::text[], ?::float8[], ?::boolean[],
     ?::bigint[], ?::bigint[], ?::float8[],
     ?::bigint[], ?::float8[], ?::text[],
-    ?::text[], ?::smallint[], ?::text[], ?::text[], ?::text[], ?::boolean[],
+    ?::text[], ?::smallint[], ?::text[], ?::text[], ?::text[],
     ?::text[], ?::integer[],
     ?::integer[], ?::integer[], ?::integer[], ?::integer[],
     ?::bigint, ?::integer[]

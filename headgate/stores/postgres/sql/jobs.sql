@@ -15,7 +15,7 @@ LEFT JOIN headgate.running r ON r.job = j.n
 LEFT JOIN headgate.workers w ON w.id = r.worker
 LEFT JOIN headgate.scheduled s ON s.job = j.n
 LEFT JOIN headgate.ready q ON q.queue = j.queue AND q.priority = j.priority AND q.band = j.band
-    AND q.turn = j.turn AND q.lane = j.lane AND q.place = j.place
+    AND q.turn = j.turn AND q.lane = j.lane AND q.place = j.place AND q.job = j.n
 LEFT JOIN headgate.cancels c ON c.job = j.n
 
 -- A text that is no id is the id of no job.
@@ -80,13 +80,13 @@ ORDER BY 1
 SELECT count(*) FROM (
     SELECT 1 FROM headgate.ready
     WHERE queue = :queue AND priority = :priority AND band = :band AND turn = :turn
-      AND lane = :lane AND place < :place
+      AND lane = :lane AND (place, job) < (:place, :n)
     LIMIT 1001
 ) AS found
 
 -- name: delete_ready
 DELETE FROM headgate.ready WHERE queue = :queue AND priority = :priority AND band = :band
-    AND turn = :turn AND lane = :lane AND place = :place
+    AND turn = :turn AND lane = :lane AND place = :place AND job = :n
 
 -- name: request_cancel
 INSERT INTO headgate.cancels (job, at, who, reason) VALUES (:job, :at, :who, :reason)
@@ -126,4 +126,4 @@ UPDATE headgate.attempts SET outcome = outcome || ' (before)'
 WHERE job = :job AND outcome IN ('error', 'lost')
 
 -- name: renew_place
-UPDATE headgate.jobs SET place = :place, expires_at = :now + expires WHERE n = :job
+UPDATE headgate.jobs SET place = (:now * 1e6)::bigint, expires_at = :now + expires WHERE n = :job

@@ -40,9 +40,10 @@ UPDATE headgate.slots SET token = NULL, job = NULL, worker = NULL, ends = NULL, 
 WHERE grp = :grp AND token IS NOT NULL AND worker IS NULL AND ends <= :boot
 
 -- name: slots_of_group
-SELECT s.grp, s.slot, s.token, s.holder, s.job, s.worker, s.worker_name, s.units, s.since,
-       s.ends, '' AS boot, coalesce(r.overdue, '') AS overdue
+SELECT s.grp, s.slot, s.token, coalesce(j.id::text, s.holder) AS holder, s.job, s.worker,
+       s.worker_name, s.units, s.since, s.ends, '' AS boot, coalesce(r.overdue, '') AS overdue
 FROM headgate.slots s LEFT JOIN headgate.running r ON r.token = s.token
+LEFT JOIN headgate.jobs j ON j.n = s.job
 WHERE s.grp = :grp AND s.token IS NOT NULL ORDER BY s.slot
 
 -- name: carried

@@ -52,13 +52,12 @@ SELECT lane FROM l
 -- name: heads
 SELECT place, job, 0 AS attempt, since, NULL AS expires_at FROM headgate.ready
 WHERE queue = :queue AND priority = :priority AND band = :band AND turn = :turn AND lane = :lane
-  AND place > :after
-ORDER BY place LIMIT :limit
+ORDER BY place, job LIMIT :limit
 
 -- name: first_of_band
 SELECT turn, lane, place, job FROM headgate.ready
 WHERE queue = :queue AND priority = :priority AND band = :band
-ORDER BY turn, lane, place LIMIT 1
+ORDER BY turn, lane, place, job LIMIT 1
 
 -- name: carried_by
 SELECT carried FROM headgate.jobs WHERE n = :job

@@ -25,7 +25,7 @@ WHERE run_at <= :now ORDER BY run_at, job LIMIT :limit FOR UPDATE SKIP LOCKED
 DELETE FROM headgate.scheduled WHERE run_at = ? AND job = ?
 
 -- name: set_place
-UPDATE headgate.jobs SET place = ? WHERE n = ?
+UPDATE headgate.jobs SET place = (:run_at * 1e6)::bigint WHERE n = :job
 
 -- name: promote
 INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since)

@@ -8,7 +8,9 @@ CREATE SEQUENCE headgate.tokens AS bigint;
 CREATE TABLE headgate.counters (name text PRIMARY KEY, value bigint NOT NULL);
 INSERT INTO headgate.counters (name, value) VALUES ('limits', 0);
 
--- The body of a job, written once. `place` is its place in line; it changes only when a
+-- The body of a job, written once. `place` is its place in line: the microsecond at which it was
+-- due, so that who is delayed stands where its time puts it, whoever else submits meanwhile; among
+-- equals `n` decides. It changes only when a
 -- delayed or snoozed job takes a new one, or a worker stamps a job submitted by name.
 CREATE TABLE headgate.jobs (
     n bigint PRIMARY KEY,
@@ -45,7 +47,7 @@ CREATE TABLE headgate.ready (
     job bigint NOT NULL,
     attempt integer NOT NULL,
     since float8 NOT NULL,
-    PRIMARY KEY (queue, priority, band, turn, lane, place)
+    PRIMARY KEY (queue, priority, band, turn, lane, place, job)
 );
 
 -- What is not due yet. `keeps_place`: a retry; else the job takes its place when it is due.
@@ -85,7 +87,7 @@ CREATE TABLE headgate.running (
 );
 
 -- One row per holder, reused in place: `token` is null while nobody holds it. It lives by its
--- worker, or by its own end, or both.
+-- worker, or by its own end, or both. `holder` names who took it by hand; a job is `job`.
 CREATE TABLE headgate.slots (
     grp text COLLATE "C" NOT NULL,
     slot integer NOT NULL,

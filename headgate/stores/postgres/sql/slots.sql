@@ -1,5 +1,6 @@
 -- name: one
-SELECT s.grp, s.slot, s.token, s.holder, s.job, s.worker, s.worker_name, s.units, s.since,
+SELECT s.grp, s.slot, s.token,
+       coalesce((SELECT j.id::text FROM headgate.jobs j WHERE j.n = s.job), s.holder) AS holder, s.job, s.worker, s.worker_name, s.units, s.since,
        s.ends, '' AS boot, '' AS overdue
 FROM headgate.slots s WHERE s.grp = :grp AND s.slot = :slot AND s.token IS NOT NULL
 

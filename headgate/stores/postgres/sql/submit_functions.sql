@@ -82,7 +82,8 @@ BEGIN
         INSERT INTO headgate.jobs (n, id, task, queue, priority, band, turn, lane, place, args,
                                    options, needs, carried, created_at, run_at, expires,
                                    expires_at, max_lost, idempotency_key, parent)
-        SELECT g.n, g.id, g.task, g.queue, g.priority, g.band, g.turn, g.lane, g.n, g.args,
+        SELECT g.n, g.id, g.task, g.queue, g.priority, g.band, g.turn, g.lane,
+               (greatest(g.due, v_now) * 1e6)::bigint, g.args,
                g.options, g.needs, g.carried, v_now, CASE WHEN g.due > v_now THEN g.due END,
                g.expires, g.due + g.expires, g.max_lost, g.key, g.parent
         FROM given g WHERE g.n IS NOT NULL
@@ -97,7 +98,7 @@ BEGIN
         WHERE g.band <> '' AND g.due > v_now
     ), ready AS (
         INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since)
-        SELECT g.queue, g.priority, g.band, g.turn, g.lane, g.n, g.n, 0, v_now
+        SELECT g.queue, g.priority, g.band, g.turn, g.lane, (v_now * 1e6)::bigint, g.n, 0, v_now
         FROM given g JOIN stored s ON s.n = g.n WHERE g.band <> '' AND g.due <= v_now
     )
     SELECT g.number::integer, coalesce(v_met ->> g.number::text, g.id::text),

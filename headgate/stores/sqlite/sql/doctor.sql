@@ -25,11 +25,11 @@ WHERE NOT EXISTS (SELECT 1 FROM finished f WHERE f.job = j.n)
       AND q.band = j.band AND q.turn = j.turn AND q.lane = j.lane AND q.place = j.place)
 
 -- name: bodiless
-SELECT queue, priority, band, turn, lane, place FROM ready q
+SELECT queue, priority, band, turn, lane, place, job AS n FROM ready q
 WHERE NOT EXISTS (SELECT 1 FROM jobs j WHERE j.n = q.job)
 
 -- name: elsewhere
-SELECT queue, priority, band, turn, lane, place FROM ready q
+SELECT queue, priority, band, turn, lane, place, job AS n FROM ready q
 WHERE EXISTS (SELECT 1 FROM finished f WHERE f.job = q.job)
    OR EXISTS (SELECT 1 FROM running r WHERE r.job = q.job)
    OR EXISTS (SELECT 1 FROM scheduled s WHERE s.job = q.job)

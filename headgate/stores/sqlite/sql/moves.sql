@@ -23,7 +23,7 @@ WHERE run_at <= :now ORDER BY run_at, job LIMIT :limit
 DELETE FROM scheduled WHERE run_at = ? AND job = ?
 
 -- name: set_place
-UPDATE jobs SET place = ? WHERE n = ?
+UPDATE jobs SET place = :place WHERE n = :job
 
 -- name: promote
 INSERT INTO ready (queue, priority, band, turn, lane, place, job, attempt, since)
