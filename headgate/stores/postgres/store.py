@@ -42,6 +42,8 @@ log = logging.getLogger("headgate.store")
 
 SLICE = 0.2
 """Seconds for which a change of a limit may keep all grants waiting in one go."""
+SLOTS_EVERY = 10.0
+"""Seconds between two sweeps over the rows of all slots."""
 IDLE_SLOTS = 3600.0
 """Seconds after which the row of a slot that nobody holds is deleted."""
 IDLE_GROUPS_AT_ONCE = 100
@@ -58,6 +60,7 @@ class PostgresStore(RelationalStore):
         self._bells = Bells(self._db)
         self._exchanger = Exchanger(self._db)
         self._words: values.Words | None = None
+        self._slots_swept = 0.0
         schema.settle(self._db)
 
     def close(self) -> None:
@@ -176,31 +179,42 @@ class PostgresStore(RelationalStore):
             return holding.retake(tx, token, waited)
 
     def sweep(self) -> Sweep:
-        if not self._due_for_sweep():
-            return Sweep()
+        due, slots_due = self._due_for_sweep()
+        lost: dict[str, int] = {}
+        expired_jobs = expired_slots = 0
+        if due:
+            with self._write() as tx:
+                lost = leases.reap_counting(tx)
+                tx.run(tx.sql.leases.forget, {"before": tx.now - leases.REMEMBERED})
+            with self._write() as tx:
+                expired_jobs = inspecting.expire(tx)
+                moves.promote(tx)
+        if slots_due:
+            expired_slots = self._sweep_slots()
+        return Sweep(tuple(lost), sum(lost.values()), expired_jobs, expired_slots)
+
+    def _due_for_sweep(self) -> tuple[bool, bool]:
+        """Is there anything to sweep, and are the slots to be looked through again? Asked
+        without a lock: idle costs next to nothing."""
+        with self._read() as tx:
+            slots_due = abs(tx.now - self._slots_swept) >= SLOTS_EVERY
+            if slots_due:
+                self._slots_swept = tx.now
+            times = {"now": tx.now, "forgotten": tx.now - leases.REMEMBERED}
+            return tx.value(tx.sql.leases.due_for_sweep, times), slots_due
+
+    def _sweep_slots(self) -> int:
+        """Free the slots that have ended and delete rows that are long idle. Seldom, for it
+        reads all rows; nothing depends on it."""
         with self._write() as tx:
-            lost = leases.reap_counting(tx)
-            tx.run(tx.sql.leases.forget, {"before": tx.now - leases.REMEMBERED})
-        with self._write() as tx:
-            expired_jobs, expired_slots = inspecting.expire(tx), holding.expire(tx)
-            moves.promote(tx)
+            expired = holding.expire(tx)
         with self._write() as tx:
             idle = {"before": tx.now - IDLE_SLOTS}
             for row in tx.rows(tx.sql.slots.idle_groups, {**idle, "limit": IDLE_GROUPS_AT_ONCE}):
                 # The lock of the group is ours by now: what the look above saw as free may have
                 # been taken since, so what is free is read anew.
                 tx.run(tx.sql.slots.delete_idle, {**idle, "grp": row["grp"]})
-        return Sweep(tuple(lost), sum(lost.values()), expired_jobs, expired_slots)
-
-    def _due_for_sweep(self) -> bool:
-        """Is there anything to sweep? Asked without a lock: idle costs nothing."""
-        with self._read() as tx:
-            due = {
-                "now": tx.now,
-                "idle": tx.now - IDLE_SLOTS,
-                "forgotten": tx.now - leases.REMEMBERED,
-            }
-            return tx.value(tx.sql.leases.due_for_sweep, due)
+        return expired
 
     # --- slots by hand ------------------------------------------------------------------------
 

@@ -104,7 +104,6 @@ def take_in_line(
 
 def drop(tx: Transaction, group: str, slot: int, token: int | None, by: str) -> bool:
     """Give a slot back. Only its own token releases it; None is an operator's force."""
-    tx.lock([group])
     row = tx.row(tx.sql.slots.one, {"grp": group, "slot": slot})
     if row is None or (token is not None and row["token"] != token):
         return False

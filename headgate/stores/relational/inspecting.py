@@ -28,17 +28,22 @@ def job_row(tx: Transaction, id: str) -> Row:
 
 
 def find(tx: Transaction, filter: JobFilter, limit: int, after: str | None) -> list[JobRecord]:
+    sql = tx.sql.jobs
     where, params = _where(tx, filter)
     if after is not None:
-        where += f" AND {tx.sql.jobs.is_after}"
+        where += f" AND {sql.is_after}"
         params["after"] = after
-    sql = f"{tx.sql.jobs.columns} {tx.sql.jobs.tables} WHERE {where} ORDER BY j.n DESC LIMIT :limit"
-    return [to_record(row) for row in tx.rows(sql, {**params, "limit": limit})]
+    found = f"SELECT j.n {sql.searched} WHERE {where} ORDER BY j.n DESC LIMIT :limit"
+    is_found = sql.is_found.replace("found", found)
+    rows = tx.rows(
+        f"{sql.columns} {sql.tables} WHERE {is_found} ORDER BY j.n DESC", {**params, "limit": limit}
+    )
+    return [to_record(row) for row in rows]
 
 
 def count(tx: Transaction, filter: JobFilter, limit: int) -> int:
     where, params = _where(tx, filter)
-    tables = tx.sql.jobs.tables
+    tables = tx.sql.jobs.searched
     if filter.states and filter.states <= FINAL:
         tables = tables.replace("LEFT JOIN", "JOIN", 1)  # the first is that of `finished`
     sql = f"SELECT count(*) FROM (SELECT 1 {tables} WHERE {where} LIMIT :limit) AS found"

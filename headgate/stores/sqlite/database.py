@@ -48,7 +48,7 @@ class Transaction:
     def run(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> sqlite3.Cursor:
         return self.connection.execute(sql, params)
 
-    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> sqlite3.Cursor:
+    def many(self, sql: str, rows: Iterable[Mapping[str, Any] | Sequence[Any]]) -> sqlite3.Cursor:
         return self.connection.executemany(sql, rows)
 
     def row(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> Row | None:

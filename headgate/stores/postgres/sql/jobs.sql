@@ -18,6 +18,16 @@ LEFT JOIN headgate.ready q ON q.queue = j.queue AND q.priority = j.priority AND 
     AND q.turn = j.turn AND q.lane = j.lane AND q.place = j.place AND q.job = j.n
 LEFT JOIN headgate.cancels c ON c.job = j.n
 
+-- What a search looks at; the rest is looked up for the few that it finds.
+-- name: searched
+FROM headgate.jobs j
+LEFT JOIN headgate.finished f ON f.job = j.n
+LEFT JOIN headgate.running r ON r.job = j.n
+LEFT JOIN headgate.scheduled s ON s.job = j.n
+
+-- name: is_found
+j.n = ANY (ARRAY(found))
+
 -- A text that is no id is the id of no job.
 -- name: is_job
 j.id = (CASE WHEN :id::text ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
@@ -93,7 +103,8 @@ INSERT INTO headgate.cancels (job, at, who, reason) VALUES (:job, :at, :who, :re
 ON CONFLICT (job) DO NOTHING
 
 -- name: expiring
-SELECT n, id::text AS id FROM headgate.jobs WHERE expires_at <= :now
+SELECT n, id::text AS id FROM headgate.jobs
+WHERE expires_at IS NOT NULL AND expires_at <= :now
 ORDER BY expires_at LIMIT :limit
 
 -- name: delete_scheduled

@@ -39,11 +39,10 @@ SELECT pg_advisory_xact_lock(headgate.salt(), headgate.lock_key(:limits))
 SELECT pg_advisory_xact_lock_shared(headgate.salt(), headgate.lock_key(:limits)),
        headgate.lock(:groups)
 
+-- Each answered by the first row of an index, or from a table as small as the fleet.
 -- name: due_for_sweep
 SELECT EXISTS (SELECT 1 FROM headgate.leases WHERE ends <= headgate.clock() AND NOT dead)
     OR EXISTS (SELECT 1 FROM headgate.leases WHERE dead AND ends <= :forgotten)
-    OR EXISTS (SELECT 1 FROM headgate.jobs WHERE expires_at <= :now)
-    OR EXISTS (SELECT 1 FROM headgate.scheduled WHERE run_at <= :now)
-    OR EXISTS (SELECT 1 FROM headgate.slots
-               WHERE (token IS NULL AND since <= :idle)
-                  OR (token IS NOT NULL AND worker IS NULL AND ends <= :now))
+    OR coalesce((SELECT expires_at FROM headgate.jobs WHERE expires_at IS NOT NULL
+                 ORDER BY expires_at LIMIT 1) <= :now, false)
+    OR coalesce((SELECT run_at FROM headgate.scheduled ORDER BY run_at LIMIT 1) <= :now, false)

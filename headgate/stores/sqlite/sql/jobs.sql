@@ -15,6 +15,16 @@ LEFT JOIN ready q ON q.queue = j.queue AND q.priority = j.priority AND q.band = 
     AND q.turn = j.turn AND q.lane = j.lane AND q.place = j.place
 LEFT JOIN cancels c ON c.job = j.n
 
+-- What a search looks at; the rest is looked up for the few that it finds.
+-- name: searched
+FROM jobs j
+LEFT JOIN finished f ON f.job = j.n
+LEFT JOIN running r ON r.job = j.n
+LEFT JOIN scheduled s ON s.job = j.n
+
+-- name: is_found
+j.n IN (found)
+
 -- name: is_job
 j.id = :id
 
