@@ -1,5 +1,9 @@
+-- Bounded counts are ordered by the key, so that no plan reads more than the bound.
 -- name: queue_waiting
-SELECT count(*) FROM (SELECT 1 FROM headgate.ready WHERE queue = :queue LIMIT :limit) AS found
+SELECT count(*) FROM (
+    SELECT 1 FROM headgate.ready WHERE queue = :queue
+    ORDER BY priority, band, turn, lane, place LIMIT :limit
+) AS found
 
 -- name: queue_running
 SELECT j.queue, count(*) AS n FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
@@ -11,10 +15,14 @@ WHERE r.reserved GROUP BY j.queue
 
 -- name: queue_scheduled
 SELECT j.queue, count(*) AS n
-FROM (SELECT job FROM headgate.scheduled LIMIT :limit) s JOIN headgate.jobs j ON j.n = s.job GROUP BY j.queue
+FROM (SELECT job FROM headgate.scheduled ORDER BY run_at, job LIMIT :limit) s
+JOIN headgate.jobs j ON j.n = s.job GROUP BY j.queue
 
 -- name: queue_oldest
-SELECT min(since) FROM (SELECT since FROM headgate.ready WHERE queue = :queue LIMIT :limit) AS found
+SELECT min(since) FROM (
+    SELECT since FROM headgate.ready WHERE queue = :queue
+    ORDER BY priority, band, turn, lane, place LIMIT :limit
+) AS found
 
 -- name: running_tasks
 SELECT DISTINCT j.task, j.queue FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
@@ -43,7 +51,8 @@ WITH RECURSIVE l AS (
 SELECT turn, lane FROM l
 
 -- name: reserver
-SELECT j.id::text FROM headgate.reservations r JOIN headgate.jobs j ON j.n = r.job WHERE r.grp = :grp
+SELECT j.id::text FROM headgate.reservations r JOIN headgate.jobs j ON j.n = r.job
+WHERE r.grp = :grp
 
 -- name: groups
 SELECT grp FROM headgate.overrides UNION SELECT grp FROM headgate.carried UNION
