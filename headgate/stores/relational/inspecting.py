@@ -31,6 +31,7 @@ def find(tx: Transaction, filter: JobFilter, limit: int, after: str | None) -> l
     sql = tx.sql.jobs
     where, params = _where(tx, filter)
     if after is not None:
+        after = after if after.isprintable() else ""
         where += f" AND {sql.is_after}"
         params["after"] = after
     found = f"SELECT j.n {sql.searched} WHERE {where} ORDER BY j.n DESC LIMIT :limit"
@@ -78,7 +79,7 @@ def _where(tx: Transaction, filter: JobFilter) -> tuple[str, dict[str, Any]]:
         params["held"] = json.dumps(filter.group, ensure_ascii=False)
     if filter.ids:
         terms.append(tx.sql.jobs.is_among)
-        params["ids"] = json.dumps(filter.ids)
+        params["ids"] = json.dumps([id for id in filter.ids if id.isprintable()])
     return " AND ".join(terms), params
 
 
@@ -139,6 +140,8 @@ def to_record(row: Row) -> JobRecord:
 
 
 def attempts(tx: Transaction, id: str) -> list[AttemptRecord]:
+    if not id.isprintable():
+        return []
     return [
         AttemptRecord(
             token=row["token"],

@@ -40,8 +40,8 @@ j.n < (SELECT n FROM headgate.jobs WHERE id = (
 
 -- name: is_among
 j.id = ANY (ARRAY(
-    SELECT id::uuid FROM json_array_elements_text(:ids::json) AS id
-    WHERE id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'))
+    SELECT given.id::uuid FROM json_array_elements_text(:ids::json) AS given (id)
+    WHERE given.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'))
 
 -- name: is_scheduled
 s.job IS NOT NULL
