@@ -171,10 +171,12 @@ def test_nothing_wakes_a_worker_that_has_no_room(rig: Rig) -> None:
 
 def test_a_slot_that_has_ended_wakes_nobody_again(rig: Rig) -> None:
     rig.store.take_slot(SlotRequest("own", "me", "here", lease=5, limit=1, carries_limit=True))
+    rig.submit(needs=need("own"))
     hand = rig.hand()
     assert hand.exchange().wake_in == pytest.approx(5)
     rig.clock.advance(6)
-    assert hand.exchange().wake_in is None, "its row still stands, its time is over"
+    assert hand.exchange(room=0).wake_in is None, "its row still stands, its time is over"
+    assert len(hand.claim()) == 1
 
 
 def test_room_that_no_job_wants_wakes_only_who_waits_by_hand(rig: Rig) -> None:

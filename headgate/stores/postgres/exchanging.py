@@ -17,7 +17,7 @@ import msgspec
 
 from headgate.choice import Chooser, LaneKey, Taken
 from headgate.choice.ahead import chain_of, groups_of
-from headgate.claim import ClaimState
+from headgate.claim import ClaimState, Group
 from headgate.errors import StoreInDoubt
 from headgate.jobs import Claimed, Finish
 from headgate.limits import Band, needs_of
@@ -350,7 +350,7 @@ class RoundTrip:
             arrays.texts(x.band for x in keys), arrays.texts(x.turn for x in keys),
             arrays.texts(x.lane for x in keys),
             arrays.texts(groups),
-            arrays.numbers(room.group(name).value if room is not None else None for name in groups),
+            arrays.numbers(_limit(room.group(name)) if room is not None else 0 for name in groups),
             *(arrays.numbers(column) for column in needs),
             self._view.seen.version if self._view is not None else 0,
             arrays.numbers(order.jobs),
@@ -444,6 +444,11 @@ class RoundTrip:
             unrouted=unrouted,
             recall=_changed(claim.state, view.seen),
         )
+
+
+def _limit(group: Group) -> int | None:
+    """The value by which `act` grants: of a group that is shut, nothing."""
+    return 0 if group.paused or group.missing else group.value
 
 
 def _plain(finish: Finish) -> bool:
