@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 
@@ -9,6 +10,11 @@ import click
 
 from bench.place import opened
 from bench.scenarios import SCENARIOS, names
+
+
+def stop(_signal: int, _frame: object) -> None:
+    """What was started is stopped, however this ends."""
+    sys.exit(143)
 
 
 @click.command()
@@ -24,6 +30,7 @@ def main(store: str, scale: float, minutes: float, scenarios: tuple[str, ...]) -
         raise click.UsageError(
             f"no scenario {', '.join(unknown)} for {store}; there are: {', '.join(known)}"
         )
+    signal.signal(signal.SIGTERM, stop)
     for name in scenarios or known:
         print(f"\n== {name} ({store})", flush=True)
         began = time.monotonic()
@@ -34,4 +41,3 @@ def main(store: str, scale: float, minutes: float, scenarios: tuple[str, ...]) -
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

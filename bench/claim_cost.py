@@ -84,7 +84,7 @@ def of_key(key: str, task: str = "task", *more: Need) -> NewJob:
 
 
 def tables(sized: Callable[[int, int], int]) -> list[list[Case]]:
-    few, million = sized(1000, 100), sized(1_000_000, 1000)
+    few, million = sized(1000, 100), sized(1_000_000, 2000)
     some = sized(10_000, 1000)
     hot = Need("region", "hot")
     free = [

@@ -66,13 +66,13 @@ def run(place: Place) -> dict[str, float]:
         "headgate, 2 processes": partial(own, place, "nothing", jobs, 2),
         "headgate, limit 10, 1 process": partial(own, place, "limited", max(100, jobs // 4), 1),
     }
-    if place.server is not None:
+    if place.server is not None and place.peers:
         cases |= {
             "pgqueuer, 1 process": partial(pgqueuer, place, jobs, 1),
             "pgqueuer, 2 processes": partial(pgqueuer, place, jobs, 2),
         }
     found: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(ROUNDS if place.scale >= 1 else 1):
+    for _ in range(ROUNDS if place.full else 1):
         for name, case in cases.items():
             found[name].append(case())
     medians = {name: statistics.median(rates) for name, rates in found.items()}
@@ -90,7 +90,7 @@ def run(place: Place) -> dict[str, float]:
             for name, median in medians.items()
         ],
     )
-    if place.server is not None:
+    if "pgqueuer, 1 process" in medians:
         times = base / medians["pgqueuer, 1 process"]
         print(f"headgate is {times:.2f} times as fast as pgqueuer, each with 1 process")
     return {name: median / base for name, median in medians.items()}

@@ -18,7 +18,8 @@ from headgate.stores import open_store
 from headgate.stores.protocol import Store
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 900.0
+PATIENCE = 60.0
+"""Seconds without any progress after which a benchmark gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,19 @@ class Drain:
     """Is nothing running any more, as far as the store knows?"""
 
     def wait(self, reached: Callable[[], bool], what: str, every: float = 0.005) -> None:
-        deadline = time.monotonic() + PATIENCE
+        counts: list[int] = []
+        deadline = looked = 0.0
         while not reached():
             for process in self.processes:
                 if process.poll() is not None:
                     raise RuntimeError(f"a worker ended with {process.returncode}")
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"after {PATIENCE:.0f} s still not: {what}")
+            now = time.monotonic()
+            if now > looked + 1.0:
+                looked, before, counts = now, counts, self.traces.counts()
+                if counts != before:
+                    deadline = now + PATIENCE
+            if now > deadline:
+                raise RuntimeError(f"no progress for {PATIENCE:.0f} s, and still not: {what}")
             time.sleep(every)
 
     def rate(self, which: tuple[int, ...], jobs: int) -> float:
@@ -54,7 +61,10 @@ class Drain:
         began, first = time.perf_counter(), ran()
         self.wait(lambda: ran() >= jobs, "all jobs have run")
         self.wait(self.idle, "all ends are told", 0.002)
-        return (jobs - first) / (time.perf_counter() - began)
+        took = time.perf_counter() - began
+        if ran() != jobs:
+            raise RuntimeError(f"{jobs} jobs were there, and {ran()} ran")
+        return (jobs - first) / took
 
 
 @dataclass(frozen=True, slots=True)

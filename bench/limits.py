@@ -68,7 +68,7 @@ def hundred(jobs: int, limited: int) -> list[tuple[NewJob, int]]:
 
 def compare(place: Place, cases: Sequence[Case], rounds: int = ROUNDS) -> dict[str, float]:
     """Rounds in turn; a table; each case's rate as a ratio to the first's."""
-    for _ in range(rounds):
+    for _ in range(rounds if place.full else 1):
         for case in cases:
             case.round(place)
     base = cases[0].rate

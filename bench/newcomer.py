@@ -37,7 +37,7 @@ def arrive(fleet: Fleet, tenant: str) -> None:
 def run(place: Place) -> dict[str, float]:
     many = place.sized(1_000_000, 2000)
     samples = place.sized(60, 3)
-    rounds = 3 if place.scale >= 1 else 1
+    rounds = 3 if place.full else 1
     names = (f"hot tenant with {many:,} jobs", f"hot tenant with {FEW} jobs")
     delays: dict[str, list[float]] = {name: [] for name in names}
     tenants = (f"new-{i}" for i in itertools.count())

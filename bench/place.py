@@ -40,6 +40,13 @@ class Place:
     scale: float = 1.0
     minutes: float = 1 / 3
     """For how long a horizon is pinned."""
+    peers: bool = True
+    """Compare with other queues, which are installed for that."""
+
+    @property
+    def full(self) -> bool:
+        """Is this a run whose figures mean something?"""
+        return self.scale >= 1
 
     @property
     def kind(self) -> str:

@@ -1,0 +1,55 @@
+"""Every benchmark in its smallest form: it runs to its end, every job ran once, and no limit
+was passed. What it measures is not judged here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import claim_cost, drain, horizon, limits, newcomer, pickup, short_jobs, slots
+from bench.place import Place
+from bench.scenarios import SCENARIOS, Scenario, names
+from tests.postgres.server import Server
+
+TINY = 0.001
+
+
+@pytest.fixture
+def place(postgres: Server, tmp_path: Path) -> Place:
+    return Place(tmp_path, postgres, scale=TINY, minutes=1 / 60, peers=False)
+
+
+@pytest.mark.parametrize("scenario", [limits.mixed, limits.high, drain.run])
+def test_jobs_that_do_nothing(place: Place, scenario: Scenario) -> None:
+    assert min(scenario(place).values()) > 0
+
+
+def test_limits_are_kept_and_shared(place: Place) -> None:
+    found = short_jobs.run(place)
+    assert found["one lane, at once"] <= short_jobs.LIMIT
+    assert found["10 tenants, at once"] <= short_jobs.LIMIT
+
+
+def test_claims(place: Place) -> None:
+    assert len(claim_cost.run(place)) == 10
+
+
+def test_a_newcomer_starts(place: Place) -> None:
+    assert newcomer.run(place)["ratio"] > 0
+
+
+def test_pickup_and_slots(place: Place) -> None:
+    assert pickup.run(place)["release to the next start, p50"] > 0
+    assert slots.run(place)["take"] > 0
+
+
+@pytest.mark.parametrize("pinner", horizon.PINNERS)
+def test_a_pinned_horizon(place: Place, pinner: str) -> None:
+    task = "wide" if pinner == "dump" else "nothing"
+    clean, under, after = horizon.case(place, task, horizon.PINNERS[pinner])
+    assert min(clean.mean, under.mean, after.mean) > 0
+
+
+def test_every_scenario_has_a_name() -> None:
+    assert set(names("sqlite")) < set(names("postgres")) == set(SCENARIOS)

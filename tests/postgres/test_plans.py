@@ -1,0 +1,153 @@
+"""With a million jobs in line a round trip reads a handful of rows, whatever the statistics say.
+
+Two kinds of evidence: what the server counted (on any server), and the plan of every statement
+inside the round trip as `auto_explain` saw it run (on a server that has that module).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import psycopg
+import pytest
+
+from bench.fill import fill
+from bench.place import direct
+from bench.plans import HOT, Explained, available, faults, parsed
+from headgate.claim import ClaimState
+from headgate.jobs import Finish, NewJob
+from headgate.limits import Need, Needs
+from headgate.stores import open_store
+from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication, SlotRequest, Store
+from tests.postgres.server import OwnServer, bundled
+
+ROWS = 1_000_000
+ROOM = 25
+STEPS = 6
+BOUND = 3000
+"""Rows that one step of one statement may read."""
+TASKS = frozenset(("plain", "keyed", "shut", "narrow"))
+LIMITS = {"tenant": 2, "shared": 10, "narrow": 10}
+
+
+def kinds() -> Iterator[tuple[NewJob, int]]:
+    """One long lane; many short ones; a full band; a hot key that is full; an unknown task."""
+    yield NewJob("plain"), ROWS * 3 // 10
+    yield NewJob("a task that nobody knows"), ROWS // 10
+    yield NewJob("narrow", needs=Needs((Need("narrow"),))), ROWS // 10
+    yield of_tenant("keyed", "hot"), ROWS * 3 // 10
+    for i in range(10_000):
+        yield of_tenant("keyed", f"t{i}"), ROWS // 100_000
+        yield of_tenant("shut", f"t{i}", Need("shared")), ROWS // 100_000
+
+
+def of_tenant(task: str, key: str, *more: Need) -> NewJob:
+    needs = Needs((Need("tenant", key), *more))
+    return NewJob(task, needs=needs, turn=key, fair_limit="tenant")
+
+
+@dataclass
+class Line:
+    """A store with all that in it, and a worker that goes through it."""
+
+    server: OwnServer
+    url: str
+    explained: Explained | None
+    state: ClaimState = field(default_factory=ClaimState)
+    finishes: list[Finish] = field(default_factory=list[Finish])
+
+    def work(self) -> int:
+        """Some round trips, in connections of their own; how many jobs were claimed."""
+        store, claimed = open_store(self.url), 0
+        try:
+            for _ in range(STEPS):
+                claim = Claim(ROOM, TASKS, self.state)
+                got = store.exchange(Exchange("w", self.finishes, claim=claim))
+                self.finishes = [Finish(c.token, "succeeded", result="null") for c in got.claimed]
+                claimed += len(got.claimed)
+        finally:
+            store.close()
+        return claimed
+
+    def execute(self, *statements: str) -> None:
+        with direct(self.url) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+
+@pytest.fixture(scope="module")
+def line() -> Iterator[Line]:
+    found = available() or bundled()
+    if found is None:
+        pytest.fail("no PostgreSQL to test with: pip install -e .[dev]")
+    settings = {"autovacuum": "off", "shared_buffers": "256MB", "max_wal_size": "4GB"}
+    server = OwnServer(found, settings)
+    try:
+        server.start()
+        server.run("CREATE DATABASE plans TEMPLATE template0")
+        url = server.url("plans")
+        store = open_store(url)
+        # What is known of the tables from now on was true when they were empty.
+        with direct(url) as connection:
+            connection.execute("ANALYZE")
+        assert fill(url, kinds(), analyze=False) == ROWS
+        prepare(store)
+        store.close()
+        yield Line(server, url, Explained(server, url) if available() else None)
+    finally:
+        server.close()
+
+
+def prepare(store: Store) -> None:
+    store.publish(Publication("test", code=LIMITS))
+    store.register(NewWorker("w", "w", pid=os.getpid(), lease=3600.0))
+    for group, units in (("tenant/hot", 2), ("shared", 10)):
+        for i in range(units):
+            assert store.take_slot(SlotRequest(group, f"{group}-{i}", "test", 3600.0))
+
+
+NO_STATISTICS = (
+    "SET allow_system_table_mods = on;"
+    " DELETE FROM pg_statistic WHERE starelid IN"
+    "  (SELECT oid FROM pg_class WHERE relnamespace = 'headgate'::regnamespace);"
+    " UPDATE pg_class SET relpages = 0, reltuples = -1, relallvisible = 0"
+    "  WHERE relnamespace = 'headgate'::regnamespace AND relkind IN ('r', 'i')"
+)
+STATISTICS = {
+    "stale": (),
+    "none": (NO_STATISTICS,),
+    "fresh": ("ANALYZE",),
+}
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("statistics", STATISTICS)
+def test_a_round_trip_reads_a_handful_of_rows(line: Line, statistics: str, mode: str) -> None:
+    line.execute(*STATISTICS[statistics], f"ALTER DATABASE plans SET plan_cache_mode = {mode}")
+    before = read(line.url)
+    if line.explained is None:
+        claimed = line.work()
+    else:
+        claimed, entries = line.explained.watch(line.work)
+        plans = [plan for plan in parsed(entries) if plan.touches & HOT]
+        assert len(plans) > STEPS * 3, "the statements inside the functions were seen"
+        found = [f"{fault}: {plan.statement}" for plan in plans for fault in faults(plan, BOUND)]
+        assert found == []
+    assert claimed >= STEPS * ROOM - 5, "a full claim each time"
+    scans, rows = (after - was for after, was in zip(read(line.url), before, strict=True))
+    assert scans == 0, "some table was read from end to end"
+    assert rows < STEPS * BOUND
+
+
+def read(url: str) -> tuple[int, int]:
+    """Sequential scans of the tables that grow, and rows that were read of them, so far."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT sum(seq_scan), sum(seq_tup_read + coalesce(idx_tup_fetch, 0))"
+            " FROM pg_stat_user_tables WHERE schemaname = 'headgate' AND relname = ANY (%s)",
+            (sorted(HOT),),
+        ).fetchone()
+    assert row is not None
+    return int(row[0]), int(row[1])
