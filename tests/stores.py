@@ -7,14 +7,25 @@ from pathlib import Path
 import pytest
 
 
-def store_url(store: str, folder: Path) -> str:
+def store_url(store: str, folder: Path, *, quick: bool = False) -> str:
+    """`sqlite`, `memory`, `postgres`, `postgres-system` (the machine's own version of it) or
+    `pgbouncer`. `quick`: for tests in which nothing crashes, commits need not reach the disk."""
     if store == "sqlite":
         return f"sqlite:///{folder}/jobs.db"
     if store == "memory":
         return "sqlite:///:memory:"
-    from tests.postgres.server import shared
+    from tests.postgres import pgbouncer, server
 
-    return shared().fresh()
+    if store == "pgbouncer":
+        return pgbouncer.shared().fresh()
+    options = {"options": "-c synchronous_commit=off"} if quick else {}
+    return server.shared("system" if store == "postgres-system" else None).fresh(**options)
+
+
+def has_system_postgres() -> bool:
+    from tests.postgres.server import system
+
+    return system() is not None
 
 
 def on_both(metafunc: pytest.Metafunc, fixture: str, names: frozenset[str]) -> None:

@@ -26,7 +26,7 @@ from headgate.stores.protocol import (
     QueueShare,
     Store,
 )
-from tests.stores import store_url
+from tests.stores import has_system_postgres, store_url
 
 
 class HandClock(Clock):
@@ -51,8 +51,11 @@ class HandClock(Clock):
 
 
 STORES: dict[str, Callable[[Path], str]] = {
-    store: functools.partial(store_url, store) for store in ("sqlite", "memory", "postgres")
+    store: functools.partial(store_url, store, quick=True)
+    for store in ("sqlite", "memory", "postgres")
 }
+# The same code by another way, or on another version of the server: a part of the suite each.
+ALSO = {"pgbouncer": {"test_life", "test_queues"}, "postgres-system": {"test_slots", "test_turns"}}
 
 
 class Hand:
@@ -178,12 +181,21 @@ def share(name: str, room: int = 100, weight: int = 1) -> QueueShare:
     return QueueShare(name, room, weight)
 
 
-@pytest.fixture(params=sorted(STORES))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "rig" in metafunc.fixturenames:
+        module = metafunc.module.__name__.rpartition(".")[2]
+        also = [store for store, modules in ALSO.items() if module in modules]
+        if not has_system_postgres():
+            also = [store for store in also if store != "postgres-system"]
+        metafunc.parametrize("rig", [*sorted(STORES), *also], indirect=True)
+
+
+@pytest.fixture
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     """A store with a clock in hand. After every test nothing may be left behind: what was
     claimed ends, and then no slot is held, no attempt runs, no job is nowhere."""
     clock = HandClock()
-    store = open_store(STORES[request.param](tmp_path), clock=clock)
+    store = open_store(store_url(request.param, tmp_path, quick=True), clock=clock)
     rig = Rig(store, clock)
     yield rig
     for hand in rig.hands:

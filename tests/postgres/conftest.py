@@ -1,9 +1,3 @@
-from tests.postgres.fixtures import (
-    bounced_url,
-    empty_database,
-    pgbouncer,
-    postgres,
-    postgres_url,
-)
+from tests.postgres.fixtures import bounced_url, empty_database, postgres, postgres_url
 
-__all__ = ["bounced_url", "empty_database", "pgbouncer", "postgres", "postgres_url"]
+__all__ = ["bounced_url", "empty_database", "postgres", "postgres_url"]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+import pytest
 
+from tests.postgres import server as servers
 from tests.postgres.server import OwnServer, die_with_parent, free_port, server_user
 
 MISSING = (
@@ -90,6 +91,10 @@ server_idle_timeout = 30
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}" + (query and f"?{query}")
 
+    def fresh(self) -> str:
+        """The url of an empty store of its own."""
+        return self.url(schema=self.server.fresh().rpartition("schema=")[2])
+
     def close(self) -> None:
         try:
             self.process.send_signal(signal.SIGTERM)
@@ -102,15 +107,22 @@ server_idle_timeout = 30
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@contextmanager
-def bounce(server: OwnServer) -> Iterator[PgBouncer]:
-    """PgBouncer in front of `server`, until the end of the block."""
-    bin = find()
-    if bin is None:
-        raise RuntimeError(MISSING)
-    bouncer = PgBouncer(server, bin)
-    try:
+_shared: list[PgBouncer] = []
+
+
+def shared() -> PgBouncer:
+    """The one in front of the server that all tests of this process share. Where it cannot be
+    had, the test fails: a run that could not look has not passed."""
+    if not _shared:
+        bin = find()
+        if bin is None:
+            pytest.fail(MISSING)
+        server = servers.shared()
+        if not isinstance(server, OwnServer):
+            pytest.fail("PgBouncer is put in front of a server of our own: unset HEADGATE_TEST_PG")
+        bouncer = PgBouncer(server, bin)
+        owner = os.getpid()
+        atexit.register(lambda: bouncer.close() if os.getpid() == owner else None)
         bouncer.start()
-        yield bouncer
-    finally:
-        bouncer.close()
+        _shared.append(bouncer)
+    return _shared[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,8 @@ from headgate.stores.postgres import schema
 from headgate.stores.postgres.bell import Bells, PollingBell
 from headgate.stores.postgres.database import Database
 from tests.postgres.server import Server
+from tests.worker import sample
+from tests.worker.site import Site, opened
 
 
 @pytest.fixture(params=["found", "told"])
@@ -83,3 +86,18 @@ def test_a_lock_ends_with_its_transaction(database: Database) -> None:
             wait_for_it()
     for _ in range(6):
         wait_for_it()
+
+
+def test_workers_keep_a_limit(
+    bounced_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(Site(tmp_path, bounced_url), monkeypatch) as site:
+        jobs = site.app.submit_many([sample.touch_gate.call(n) for n in range(60)])
+        trees = [site.start("--concurrency", "5") for _ in range(2)]
+        for job in jobs:
+            assert site.until_done(job.id, 60).state == "succeeded"
+        inside = 0
+        for event in site.events():
+            inside += {"gate-in": 1, "gate-out": -1}.get(event["event"], 0)
+            assert inside <= 1
+        assert [tree.stop() for tree in trees] == [0, 0]
