@@ -6,6 +6,7 @@ It needs the system's PostgreSQL, for `auto_explain` (see bench/plans.py).
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -24,7 +25,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "explain.md"
 MILLION = int(os.environ.get("HEADGATE_EXPLAIN_ROWS", "1000000"))
 TASKS = 4
 ROOM = 25
-SHOWN = 12
+SHOWN = 10
 
 HEAD = """\
 # The plans of a claim
@@ -33,7 +34,7 @@ One round trip of a worker that ends {room} jobs and claims {room} more, with {r
 waiting: `EXPLAIN (ANALYZE, BUFFERS)` of every statement inside `headgate.act` and
 `headgate.look`, as PostgreSQL {version} ran them, written by `make explain`. Times are left out:
 what counts is that each step reads a handful of rows by a primary key. A statement that ran
-several times with the same plan is shown once.
+several times with the same steps is shown once.
 
 `tests/postgres/test_plans.py` asserts this with fresh, stale and no statistics.
 """
@@ -115,36 +116,50 @@ def page(server: OwnServer) -> str:
     assert row is not None
     version = str(row[0]).split()[0]
     parts = [HEAD.format(room=ROOM, rows=MILLION, version=version)]
+    shown: set[str] = set()
     for title, limited in CASES:
         claimed, entries = explain(server, limited)
+        counts = Counter(shape(entry) for entry in entries)
+        new = {shape(entry): entry for entry in entries if shape(entry) not in shown}
         parts.append(f"## {title}\n\nThe claim got {claimed} jobs.\n")
-        counts = Counter(entries)
-        for entry, times in counts.items():
-            query, _, plan = _parts(entry)
-            again = f" ({times} times)" if times > 1 else ""
-            parts.append(f"{_title(query)}{again}\n\n```text\n{query}\n\n{plan}\n```\n")
+        if len(new) < len(counts):
+            parts.append(
+                f"Of its {len(entries)} statements {sum(counts[one] for one in new)} are not as"
+                " above:\n"
+            )
+        for form, entry in new.items():
+            query, plan = _parts(entry)
+            again = f" ({counts[form]} times)" if counts[form] > 1 else ""
+            parts.append(f"### `{_title(query)}`{again}\n\n```text\n{query}\n\n{plan}\n```\n")
+        shown |= set(new)
     return "\n".join(parts)
 
 
-def _parts(entry: str) -> tuple[str, str, str]:
+def shape(entry: str) -> str:
+    """The statement and the steps of its plan, without numbers and values."""
+    query, plan = _parts(entry)
+    steps = [line for line in plan.splitlines() if "Buffers:" not in line]
+    return query + re.sub(r"\(actual [^)]*\)|'[^']*'|\d+", "", "\n".join(steps))
+
+
+def _parts(entry: str) -> tuple[str, str]:
+    """The statement, and its plan without what the planner expected."""
     lines = entry.splitlines()
-    first = next(
-        (i for i, line in enumerate(lines) if "(cost=" in line), len(lines)
-    )  # fmt: skip
+    first = next((i for i, line in enumerate(lines) if "(cost=" in line), len(lines))
     query = "\n".join(lines[:first]).removeprefix("Query Text: ")
-    return _dedent(query), "", "\n".join(lines[first:])
+    plan = "\n".join(lines[first:])
+    return _dedent(query), re.sub(r" \(cost=[^)]*\)", "", plan)
 
 
 def _dedent(query: str) -> str:
     lines = [line.rstrip() for line in query.splitlines() if line.strip()]
-    indents = [len(line) - len(line.lstrip()) for line in lines[1:]]
-    cut = min(indents, default=0)
+    cut = min((len(line) - len(line.lstrip()) for line in lines[1:]), default=0)
     return "\n".join([lines[0], *(line[cut:] for line in lines[1:])])
 
 
 def _title(query: str) -> str:
-    words = " ".join(query.split()[:SHOWN])
-    return f"### `{words}…`"
+    words = query.split()
+    return " ".join(words[:SHOWN]) + ("…" if len(words) > SHOWN else "")
 
 
 def main() -> int:
