@@ -61,16 +61,13 @@ class Frame:
 
 def _must_exist(url: str) -> None:
     from headgate.errors import StoreUnavailable
+    from headgate.stores import exists, shown
 
-    if url.startswith("sqlite:"):
-        from headgate.stores.sqlite.database import parse_url
-
-        path, _ = parse_url(url)
-        if path is not None and not path.exists():
-            raise StoreUnavailable(
-                f"there is no store at {url}: a worker or a submit makes it; if it is elsewhere,"
-                " say where with --url, HEADGATE_URL or headgate.toml"
-            )
+    if not exists(url):
+        raise StoreUnavailable(
+            f"there is no store at {shown(url)}: a worker or a submit makes it; if it is"
+            " elsewhere, say where with --url, HEADGATE_URL or headgate.toml"
+        )
 
 
 def _override(name: str) -> Any:

@@ -10,15 +10,15 @@ from headgate.cli.frame import Frame, Verb, pass_frame
 @click.command(cls=Verb)
 @click.option("--sql", is_flag=True, help="Print the script instead of running it.")
 @click.option(
-    "--from", "since", type=click.IntRange(min=0), default=0, metavar="VERSION",
+    "--since", type=click.IntRange(min=0), default=0, metavar="VERSION",
     help="With --sql: the version to begin at, else 0 for an empty database.",
 )  # fmt: skip
 @click.option(
-    "--grant", "roles", multiple=True, metavar="ROLE",
+    "--grant", multiple=True, metavar="ROLE",
     help="Let this role work with the tables, which needs no right to change them.",
 )  # fmt: skip
 @pass_frame
-def migrate(frame: Frame, sql: bool, since: int, roles: tuple[str, ...]) -> None:
+def migrate(frame: Frame, sql: bool, since: int, grant: tuple[str, ...]) -> None:
     """Make or upgrade the schema of a PostgreSQL store. Run it before the programs of a new
     version; several at once do no harm.
 
@@ -30,7 +30,7 @@ def migrate(frame: Frame, sql: bool, since: int, roles: tuple[str, ...]) -> None
 
     url = frame.config.url
     if not url.startswith(("postgresql:", "postgres:")):
-        if sql or roles:
+        if sql or grant:
             raise click.UsageError(f"--sql and --grant are for PostgreSQL, not for {shown(url)}")
         click.echo(f"{shown(url)} needs no migration: it is brought up to date when it is opened")
         return
@@ -42,10 +42,10 @@ def migrate(frame: Frame, sql: bool, since: int, roles: tuple[str, ...]) -> None
     try:
         if sql:
             if since > schema.VERSION:
-                raise click.UsageError(f"--from {since}: this Headgate knows {schema.VERSION}")
-            click.echo(schema.script(database.schema, since, roles), nl=False)
+                raise click.UsageError(f"--since {since}: this Headgate knows {schema.VERSION}")
+            click.echo(schema.script(database.schema, since, grant), nl=False)
             return
-        before, after = schema.migrate(database, roles)
+        before, after = schema.migrate(database, grant)
     finally:
         database.close()
     if frame.as_json:
@@ -54,5 +54,5 @@ def migrate(frame: Frame, sql: bool, since: int, roles: tuple[str, ...]) -> None
         click.echo(f"schema {database.schema} has version {after} already")
     else:
         click.echo(f"schema {database.schema} was version {before} and is now {after}")
-    for role in roles:
+    for role in grant:
         click.echo(f"role {role} may work with it", err=frame.as_json)

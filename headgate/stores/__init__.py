@@ -61,6 +61,21 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     )
 
 
+def exists(url: str) -> bool:
+    """Is there a store at `url` already? True also where one cannot tell without trying."""
+    if url.startswith("sqlite:"):
+        from headgate.stores.sqlite.database import parse_url
+
+        path, _ = parse_url(url)
+        return path is None or path.exists()
+    if _is_postgres(url):
+        need_driver(url)
+        from headgate.stores.postgres.schema import exists as found
+
+        return found(url)
+    return True
+
+
 def need_driver(url: str) -> None:
     """The driver of PostgreSQL is an extra: say how to get it."""
     try:

@@ -144,3 +144,14 @@ def test_an_old_server_is_refused(empty_database: str, monkeypatch: pytest.Monke
 def test_a_database_that_is_not_there(postgres: Server) -> None:
     with pytest.raises(StoreUnavailable, match="nowhere_at_all"):
         schema.settle(Database(postgres.url("nowhere_at_all")))
+
+
+def test_a_command_that_only_looks_makes_nothing(empty_database: str) -> None:
+    looked = headgate("jobs", "ls", "--url", empty_database)
+    assert (looked.returncode, looked.stdout) == (4, "")
+    assert "there is no store" in looked.stderr
+    with psycopg.connect(empty_database) as connection:
+        told = connection.execute("SELECT to_regnamespace('headgate')").fetchone()
+    assert told == (None,)
+    assert headgate("migrate", "--url", empty_database).returncode == 0
+    assert headgate("jobs", "ls", "--url", empty_database).returncode == 0

@@ -194,6 +194,16 @@ def settle(database: Database) -> None:
         )
 
 
+def exists(url: str) -> bool:
+    """Has anybody made the schema?"""
+    database = Database(url)
+    try:
+        with database.session() as connection:
+            return look(connection, database.schema).there
+    finally:
+        database.close()
+
+
 def refuse_foreign(database: Database, found: Found) -> None:
     if found.version > VERSION:
         raise StoreVersion(
