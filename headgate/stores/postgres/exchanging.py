@@ -99,7 +99,8 @@ class Exchanger:
                 return None
             stale = finishing.pass_on(tx, exchange.worker, exchange.passed)
             stale |= finishing.finish_all(
-                tx, exchange.worker, name, exchange.finishes, submitting.submit_all
+                *(tx, exchange.worker, name, exchange.finishes),
+                lambda _, jobs: submitting.submit_all(tx, jobs),
             )
             if tx.freed:
                 tx.ring("work", "room")
@@ -128,7 +129,7 @@ class Exchanger:
             rows: list[Any] = msgspec.json.decode(text) if text else []
             # What was to follow others is given back: in whose slots is not written anywhere.
             back = [Finish(row[1], "returned") for row in rows if row[0][-1]]
-            finishing.finish_all(tx, worker, "", back, submitting.submit_all)
+            finishing.finish_all(tx, worker, "", back, lambda _, jobs: None)
         del self._doubts[worker]
         found = [
             self.claimed(LaneKey(*where), None, row)

@@ -33,46 +33,19 @@ class Tables(Protocol):
     def write(self) -> Reads: ...
 
 
-class Seen(msgspec.Struct):
-    """What `headgate.look` answers."""
-
-    now: float
-    version: int
-    bands: list[tuple[str, int, str]]
-    turns: list[tuple[int, str | None, list[str], bool, list[str], bool]]
-    lanes: list[tuple[int, str, str, int, bool, int, int, float]]
-    held: dict[str, int] | None = None
-    next_due: float | None = None
-    next_end: float | None = None
-    unrouted: bool = False
-    expired: bool = False
-    workers: int = 1
-    reservations: dict[str, tuple[str, int]] | None = None
-    refused: list[str] | None = None
-    paused: list[str] | None = None
-    cancels: list[tuple[int, str]] | None = None
-
-
 BandKey = tuple[str, int, str]
 
 
-class Turns:
+class Turns(msgspec.Struct, array_like=True):
     """The turns of one band as far as they were seen: those after the cursor, then those from
     the start up to it."""
 
-    __slots__ = ("after", "all_after", "all_start", "cursor", "start")
-
-    def __init__(
-        self,
-        cursor: str | None,
-        after: list[str],
-        all_after: bool,
-        start: list[str],
-        all_start: bool,
-    ) -> None:
-        self.cursor = cursor
-        self.after, self.all_after = after, all_after
-        self.start, self.all_start = start, all_start
+    band: int
+    cursor: str | None
+    after: list[str]
+    all_after: bool
+    start: list[str]
+    all_start: bool
 
     def following(self, after: str | None, limit: int) -> list[str] | None:
         """The next turns; None when that was not seen."""
@@ -94,6 +67,39 @@ class Turns:
         return False if self.all_after and self.all_start else None
 
 
+class Lane(msgspec.Struct, array_like=True):
+    """The head of a lane, and how many jobs there are: `more` than that, if it says so."""
+
+    band: int
+    turn: str
+    lane: str
+    jobs: int
+    more: bool
+    place: int
+    job: int
+    since: float
+
+
+class Seen(msgspec.Struct):
+    """What `headgate.look` answers."""
+
+    now: float
+    version: int
+    bands: list[BandKey]
+    turns: list[Turns]
+    lanes: list[Lane]
+    held: dict[str, int] | None = None
+    next_due: float | None = None
+    next_end: float | None = None
+    unrouted: bool = False
+    expired: bool = False
+    workers: int = 1
+    reservations: dict[str, tuple[str, int]] | None = None
+    refused: list[str] | None = None
+    paused: list[str] | None = None
+    cancels: list[tuple[int, str]] | None = None
+
+
 class View:
     """One look, indexed."""
 
@@ -102,34 +108,16 @@ class View:
         self.taken_at = time.monotonic()
         self.wanted = wanted
         self.lines: Lines = {}
-        keys: list[BandKey] = []
         for queue, priority, band in seen.bands:
             self.lines.setdefault(queue, {}).setdefault(priority, []).append(band)
-            keys.append((queue, priority, band))
-        self.turns = {keys[i]: Turns(*rest) for i, *rest in seen.turns}
+        self.turns = {seen.bands[turns.band]: turns for turns in seen.turns}
         self.lanes: dict[tuple[BandKey, str], list[Lane]] = {}
-        for i, turn, *lane in seen.lanes:
-            self.lanes.setdefault((keys[i], turn), []).append(Lane(*lane))
+        for lane in seen.lanes:
+            self.lanes.setdefault((seen.bands[lane.band], lane.turn), []).append(lane)
 
     @property
     def age(self) -> float:
         return time.monotonic() - self.taken_at
-
-
-class Lane:
-    """The head of a lane, and how many jobs there are, up to a bound."""
-
-    __slots__ = ("job", "jobs", "lane", "more", "place", "since")
-
-    def __init__(
-        self, lane: str, jobs: int, more: bool, place: int, job: int, since: float
-    ) -> None:
-        self.lane = lane
-        self.jobs = jobs
-        self.more = more
-        self.place = place
-        self.job = job
-        self.since = since
 
 
 class Order:
@@ -232,7 +220,8 @@ class ViewLine:
             return None
         head, more = rows[0], len(rows) > limit
         lane = Lane(
-            key.lane, min(len(rows), limit), more, head["place"], head["job"], head["since"]
+            *(-1, key.turn, key.lane, min(len(rows), limit), more),
+            *(head["place"], head["job"], head["since"]),
         )
         self._counted[key] = lane
         return lane
