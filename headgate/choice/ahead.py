@@ -40,12 +40,22 @@ def _text(queue: str, held: tuple[tuple[str, int], ...]) -> str:
 
 
 @lru_cache(maxsize=16384)
+def held_in(chain: str) -> tuple[tuple[str, int], ...]:
+    """The groups and units of a chain.
+
+    >>> held_in('["mail",["api",1],["tenant/acme",1]]')
+    (('api', 1), ('tenant/acme', 1))
+    """
+    return tuple((group, units) for group, units in json.loads(chain)[1:])
+
+
+@lru_cache(maxsize=16384)
 def groups_of(chain: str) -> tuple[str, ...]:
     """
     >>> groups_of('["mail",["api",1],["tenant/acme",1]]')
     ('api', 'tenant/acme')
     """
-    return tuple(group for group, _ in json.loads(chain)[1:])
+    return tuple(group for group, _ in held_in(chain))
 
 
 def ways(queue: str, needs: Needs) -> Iterator[tuple[str, Sequence[Need]]]:

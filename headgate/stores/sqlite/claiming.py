@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.choice import Taken
-from headgate.choice.ahead import groups_of
+from headgate.choice.ahead import held_in
 from headgate.jobs import Claimed
 from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.queries import Queries
@@ -27,7 +27,11 @@ def grant_all(
     for token, one in enumerate(taken, first):
         key, row, grant = one.key, one.row, one.grant
         attempt = row["attempt"] + 1
-        held = json.dumps([[s.group, s.slot, s.units] for s in grant.slots], ensure_ascii=False)
+        cells = [[s.group, s.slot, s.units] for s in grant.slots]
+        if one.reserved:
+            # It will hold these, in slots that are another's now: for those who look it up.
+            cells = [[group, -1, units] for group, units in held_in(one.chain)]
+        held = json.dumps(cells, ensure_ascii=False)
         running.append(
             (token, row["job"], worker, attempt, tx.now, row["since"], held, one.reserved)
         )
@@ -37,7 +41,7 @@ def grant_all(
         ]
         groups = tuple((s.group, s.slot) for s in grant.slots)
         if one.reserved:
-            groups = tuple((group, -1) for group in groups_of(one.chain))
+            groups = tuple((group, -1) for group, _ in held_in(one.chain))
         errors, lost = _history(tx, row["job"]) if row["attempt"] else (0, 0)
         claimed.append(
             Claimed(
