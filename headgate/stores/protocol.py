@@ -39,6 +39,8 @@ class Capabilities:
     """All processes that share this store run on one machine."""
     callers: bool = False
     """A submit may go through a connection of the caller's, into its transaction."""
+    compacts: bool = False
+    """Workers must call `compact` now and then."""
 
 
 # --- the catalogue --------------------------------------------------------------------------
@@ -422,6 +424,11 @@ class Store(Protocol):
     def overdue(self, token: int, reason: str) -> None: ...
     def sweep(self) -> Sweep: ...
     def prune(self, retention: Retention, limit: int = 1000) -> int: ...
+    def compact(self) -> None:
+        """Keep what claims read small, where the store does not do so by itself. To be called
+        several times a second: it knows when there may be something to do."""
+        ...
+
 
     # slots by hand
     def take_slot(self, request: SlotRequest) -> SlotRecord | None: ...

@@ -194,6 +194,8 @@ class WorkLoop:
             self._every(sweeper.EVERY, "sweeping", lambda: sweeper.sweep(store)),
             self._every(pruner.EVERY, "pruning", lambda: pruner.prune(store, retention)),
         ]
+        if store.capabilities.compacts:
+            chores.append(self._every(sweeper.COMPACT_EVERY, "compacting", store.compact))
         if self._pulse is not None:
             chores.append(self._pulse.run(self._state))
         return chores

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from headgate.app import App
@@ -60,6 +61,9 @@ class Runner:
         self._module = module
         self._url = url
         self._note_deadline = note_deadline
+        kept = app.config.retention.of()
+        self._forgotten = frozenset(state for state, seconds in kept.items() if seconds == 0)
+        """Ends of which nothing is kept."""
         # Threads are made on need and the claimer keeps their number at the concurrency. The
         # pool itself does not: code inside `ctx.released()` waits in its thread for other
         # jobs, which then need threads beside it.
@@ -290,6 +294,8 @@ class Runner:
             *(attempt.token, ending, attempt.stop, attempt.allowance()),
             tuple(attempt.followups),
         )
+        if told is not None and told.outcome in self._forgotten:
+            told = replace(told, keep=False)
         self._log(attempt, told)
         self._go_on(attempt.hold, passes=passes)
         if not self.attempts:

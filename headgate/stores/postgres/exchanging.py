@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from headgate.choice import Chooser, LaneKey, Taken
-from headgate.choice.ahead import chain_of, groups_of
+from headgate.choice.ahead import chain_of, groups_of, held_in
 from headgate.claim import ClaimState, Group
 from headgate.errors import StoreInDoubt
 from headgate.jobs import Claimed, Finish
@@ -48,6 +48,7 @@ class Act(msgspec.Struct):
     contended: bool = False
     changed: bool = False
     refused: bool = False
+    version: int | None = None
     dead: bool = False
 
 
@@ -65,6 +66,8 @@ class Exchanger:
         self._ops = itertools.count(int.from_bytes(os.urandom(7)) << 4)
         self._held: dict[int, Held] = {}
         """What the attempts of this process hold: a choice counts on what they give back."""
+        self._follows: dict[int, str] = {}
+        """The chain of each attempt that was reserved, until the store knows its slots."""
         self.now = 0.0
         """The store's time as of the last answer."""
         self._doubts: dict[str, tuple[int, frozenset[int]]] = {}
@@ -104,15 +107,24 @@ class Exchanger:
             )
             if tx.freed:
                 tx.ring("work", "room")
-        self._note_passed(exchange)
-        for finish in exchange.finishes:
-            self._held.pop(finish.token, None)
+        self.settle(exchange)
         return stale
 
-    def _note_passed(self, exchange: Exchange) -> None:
+    def settle(self, exchange: Exchange) -> None:
+        """The store has heard this: keep what we know of its slots up to it."""
         for passed in exchange.passed:
+            self._follows.pop(passed.token, None)
             if passed.owner is not None:
                 self._held[passed.token] = self._held.pop(passed.owner, ())
+        for finish in exchange.finishes:
+            self._held.pop(finish.token, None)
+            self._follows.pop(finish.token, None)
+
+    def followed(self, token: int) -> str | None:
+        """What an attempt held in slots that were never under its name."""
+        chain = self._follows.get(token)
+        held = held_in(chain) if chain is not None else ()
+        return json.dumps([[group, -1, units] for group, units in held]) if held else None
 
     # --- doubt --------------------------------------------------------------------------------
 
@@ -164,11 +176,6 @@ class Exchanger:
                     freed[group] += units
         return freed
 
-    def settle(self, exchange: Exchange) -> None:
-        self._note_passed(exchange)
-        for finish in exchange.finishes:
-            self._held.pop(finish.token, None)
-
     def claimed(self, key: LaneKey, taken: Taken | None, row: list[Any]) -> Claimed:
         """An attempt as `act` tells it. What was reserved (`taken`) holds nothing yet: it says
         in which chain it waits."""
@@ -176,6 +183,7 @@ class Exchanger:
         counts: dict[str, int] = history or {}
         if taken is not None:
             chain, picked = taken.chain, taken.grant.picked
+            self._follows[token] = chain
             groups = tuple((group, -1) for group in groups_of(chain))
         else:
             held = tuple((group, units) for group, _, units in slots)
@@ -245,7 +253,10 @@ class RoundTrip:
     def _choose(self, claim: Claim) -> None:
         state = claim.state
         view, state.view = state.view, None
-        if not isinstance(view, View) or claim.fresh or view.age > VIEW_AGE:
+        # A round trip that tells nothing must at least look: its answer says that what is
+        # reserved still stands.
+        told = self._exchange.finishes or self._exchange.passed or claim.again
+        if not isinstance(view, View) or claim.fresh or not told or view.age > VIEW_AGE:
             view = self._look_now(claim)
         for _ in range(2):
             if view.seen.expired and self._reap():
@@ -342,14 +353,16 @@ class RoundTrip:
             arrays.numbers(x.token for x in f), arrays.texts(x.outcome for x in f),
             arrays.texts(x.reason for x in f), arrays.texts(x.result for x in f),
             arrays.texts(moves.error_text(x.error) for x in f),
-            arrays.numbers(ago.get(x.token) for x in f), arrays.flags(x.keep for x in f),
+            arrays.numbers(ago.get(x.token) for x in f),
+            arrays.texts(self._exchanger.followed(x.token) if x.token in ago else None for x in f),
+            arrays.flags(x.keep for x in f),
             arrays.numbers(x.token for x in passed), arrays.numbers(x.owner for x in passed),
             arrays.numbers(x.ago for x in passed),
             arrays.numbers(x.token for x in r), arrays.numbers(x.fraction for x in r),
             arrays.texts(x.text for x in r),
             arrays.texts(x.queue for x in keys), arrays.numbers(x.priority for x in keys),
             arrays.texts(x.band for x in keys), arrays.texts(x.turn for x in keys),
-            arrays.texts(x.lane for x in keys),
+            arrays.texts(x.lane for x in keys), arrays.numbers(order.places),
             arrays.texts(groups),
             arrays.numbers(_limit(room.group(name)) if room is not None else 0 for name in groups),
             *(arrays.numbers(column) for column in needs),
@@ -443,7 +456,7 @@ class RoundTrip:
             wake_in=wake_in,
             cancels=tuple(view.seen.cancels or ()),
             unrouted=unrouted,
-            recall=_changed(claim.state, view.seen),
+            recall=_changed(claim.state, act.version or view.seen.version),
         )
 
 
@@ -469,7 +482,7 @@ def _cursors(state: ClaimState) -> str:
     return json.dumps(cursors, ensure_ascii=False)
 
 
-def _changed(state: ClaimState, seen: Seen) -> bool:
+def _changed(state: ClaimState, version: int) -> bool:
     """Was a limit or a pause changed since the worker's last claim?"""
-    before, state.seen = state.seen, (seen.version, tuple(sorted(seen.paused or ())))
-    return before is not None and before != state.seen
+    before, state.seen = state.seen, version
+    return before is not None and before != version

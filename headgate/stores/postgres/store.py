@@ -15,6 +15,7 @@ from headgate.jobs import NewJob, Submitted
 from headgate.limits import check_group
 from headgate.stores.postgres import callers, doctoring, leases, schema, submitting
 from headgate.stores.postgres.bell import Bells
+from headgate.stores.postgres.compacting import Compactor
 from headgate.stores.postgres.connection import LOCK_TIMEOUT
 from headgate.stores.postgres.database import Database, Transaction
 from headgate.stores.postgres.exchanging import Exchanger
@@ -52,13 +53,14 @@ IDLE_GROUPS_AT_ONCE = 100
 class PostgresStore(RelationalStore):
     """One schema of a PostgreSQL database, shared by any number of machines."""
 
-    capabilities = Capabilities(leases=True, local=False, callers=True)
+    capabilities = Capabilities(leases=True, local=False, callers=True, compacts=True)
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._db = Database(url, clock)
         self.url = self._db.url
         self._bells = Bells(self._db)
         self._exchanger = Exchanger(self._db)
+        self._compactor = Compactor(self._db)
         self._words: values.Words | None = None
         self._slots_swept = 0.0
         schema.settle(self._db)
@@ -215,6 +217,9 @@ class PostgresStore(RelationalStore):
                 # been taken since, so what is free is read anew.
                 tx.run(tx.sql.slots.delete_idle, {**idle, "grp": row["grp"]})
         return expired
+
+    def compact(self) -> None:
+        self._compactor.run()
 
     # --- slots by hand ------------------------------------------------------------------------
 

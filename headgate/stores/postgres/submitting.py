@@ -106,6 +106,7 @@ def copies(jobs: Sequence[NewJob]) -> bool:
 def copy_all(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
     """Copy them into the tables. Raises `AlreadyStored`, and the transaction is spent then."""
     now = tx.now
+    gen: int = tx.value(tx.sql.submit.generation)
     bodies: list[tuple[Any, ...]] = []
     ready: list[tuple[Any, ...]] = []
     scheduled: list[tuple[Any, ...]] = []
@@ -129,7 +130,7 @@ def copy_all(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
         elif waits:
             scheduled.append((due, n, 0, False, "delayed"))
         else:
-            ready.append((queue, job.priority, band, job.turn, lane, place, n, 0, now))
+            ready.append((queue, job.priority, band, job.turn, lane, place, n, 0, now, gen))
     sql = tx.sql.submit
     try:
         _copy(tx, sql.copy_jobs, bodies)

@@ -126,13 +126,16 @@ class Order:
 
     def __init__(self) -> None:
         self.lanes: list[LaneKey] = []
+        self.places: list[int] = []
+        """Where the first of each lane stands."""
         self._numbers: dict[LaneKey, int] = {}
         self.jobs: list[int] = []
 
-    def add(self, key: LaneKey, reserved: bool) -> None:
+    def add(self, key: LaneKey, place: int, reserved: bool) -> None:
         number = self._numbers.get(key)
         if number is None:
             self.lanes.append(key)
+            self.places.append(place)
             number = self._numbers[key] = len(self.lanes)
         self.jobs.append(-number if reserved else number)
 
@@ -231,7 +234,8 @@ class ViewLine:
         return rows[0] if rows else None
 
     def take(self, key: LaneKey, row: Row, plan: Sequence[Need], *, reserved: bool) -> None:
-        self.order.add(key, reserved)
+        lane = self._lane(key)
+        self.order.add(key, row["place"] if lane is None else lane.place, reserved)
 
     def expire(self, key: LaneKey, row: Row) -> None:
         raise AssertionError("what has expired is found when it is taken")

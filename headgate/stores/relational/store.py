@@ -92,6 +92,9 @@ class RelationalStore:
         with self._write() as tx:
             return inspecting.prune(tx, retention, limit)
 
+    def compact(self) -> None:
+        """Nothing to do, where the engine removes dead rows whoever reads."""
+
     # --- slots by hand ------------------------------------------------------------------------
 
     def drop_slot(self, group: str, slot: int, token: int | None, by: str = "") -> bool:

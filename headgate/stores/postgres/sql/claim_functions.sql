@@ -35,8 +35,11 @@ DECLARE
     v_cursor text;
     v_after text[];
     v_start text[];
+    v_ahead boolean;
     v_all boolean;
     v_wrap_all boolean;
+    v_first_lanes text[];
+    v_first_places bigint[];
     v_per integer;
     v_found json[];
     v_i integer := -1;
@@ -49,17 +52,19 @@ BEGIN
         PERFORM headgate.ring(v_what);
     END LOOP;
     FOR v_band IN
+        -- Who arrives at a band, a turn or a lane has passed over the dead rows before its first
+        -- job, and takes that job along: what follows begins there, and passes over none again.
         WITH RECURSIVE b AS (
-            (SELECT r.queue, r.priority, r.band FROM headgate.ready r
-             ORDER BY r.queue, r.priority, r.band LIMIT 1)
+            (SELECT r.queue, r.priority, r.band, r.turn, r.lane, r.place FROM headgate.ready r
+             ORDER BY r.queue, r.priority, r.band, r.turn, r.lane, r.place LIMIT 1)
             UNION ALL
-            SELECT n.queue, n.priority, n.band FROM b CROSS JOIN LATERAL (
-                SELECT r.queue, r.priority, r.band FROM headgate.ready r
+            SELECT n.* FROM b CROSS JOIN LATERAL (
+                SELECT r.queue, r.priority, r.band, r.turn, r.lane, r.place FROM headgate.ready r
                 WHERE (r.queue, r.priority, r.band) > (b.queue, b.priority, b.band)
-                ORDER BY r.queue, r.priority, r.band LIMIT 1
+                ORDER BY r.queue, r.priority, r.band, r.turn, r.lane, r.place LIMIT 1
             ) n
         )
-        SELECT queue, priority, band FROM b
+        SELECT * FROM b
     LOOP
         v_i := v_i + 1;
         v_bands := v_bands || json_build_array(v_band.queue, v_band.priority, v_band.band);
@@ -82,41 +87,48 @@ BEGIN
         CONTINUE WHEN v_band.band = ANY (p_skip);
 
         v_cursor := p_cursors -> v_band.queue ->> v_band.priority::text;
+        v_ahead := v_cursor IS NULL OR v_band.turn > v_cursor COLLATE "C";
         WITH RECURSIVE t AS (
-            (SELECT r.turn, 1 AS n FROM headgate.ready r
-             WHERE r.queue = v_band.queue AND r.priority = v_band.priority
-               AND r.band = v_band.band AND (v_cursor IS NULL OR r.turn > v_cursor)
-             ORDER BY r.turn LIMIT 1)
+            (SELECT v_band.turn COLLATE "C" AS turn, v_band.lane COLLATE "C" AS lane,
+                    v_band.place AS place, 1 AS n
+             WHERE v_ahead
+             UNION ALL
+             (SELECT r.turn, r.lane, r.place, 1 FROM headgate.ready r
+              WHERE NOT v_ahead AND r.queue = v_band.queue AND r.priority = v_band.priority
+                AND r.band = v_band.band AND r.turn > v_cursor
+              ORDER BY r.turn, r.lane, r.place LIMIT 1))
             UNION ALL
-            SELECT x.turn, t.n + 1 FROM t CROSS JOIN LATERAL (
-                SELECT r.turn FROM headgate.ready r
+            SELECT x.turn, x.lane, x.place, t.n + 1 FROM t CROSS JOIN LATERAL (
+                SELECT r.turn, r.lane, r.place FROM headgate.ready r
                 WHERE r.queue = v_band.queue AND r.priority = v_band.priority
                   AND r.band = v_band.band AND r.turn > t.turn
-                ORDER BY r.turn LIMIT 1
+                ORDER BY r.turn, r.lane, r.place LIMIT 1
             ) x WHERE t.n <= p_turns
         )
-        SELECT array_agg(turn) INTO v_after FROM t;
+        SELECT array_agg(turn), array_agg(lane), array_agg(place)
+        INTO v_after, v_first_lanes, v_first_places FROM t;
         v_after := coalesce(v_after, '{}');
         v_all := cardinality(v_after) <= p_turns;
         v_after := v_after[:p_turns];
+        v_first_lanes := v_first_lanes[:p_turns];
+        v_first_places := v_first_places[:p_turns];
         v_start := '{}';
         v_wrap_all := true;
-        IF v_cursor IS NOT NULL AND v_all THEN
+        IF v_all AND NOT v_ahead THEN
             WITH RECURSIVE t AS (
-                (SELECT r.turn, 1 AS n FROM headgate.ready r
-                 WHERE r.queue = v_band.queue AND r.priority = v_band.priority
-                   AND r.band = v_band.band AND r.turn <= v_cursor
-                 ORDER BY r.turn LIMIT 1)
+                SELECT v_band.turn COLLATE "C" AS turn, v_band.lane COLLATE "C" AS lane,
+                       v_band.place AS place, 1 AS n
                 UNION ALL
-                SELECT x.turn, t.n + 1 FROM t CROSS JOIN LATERAL (
-                    SELECT r.turn FROM headgate.ready r
+                SELECT x.turn, x.lane, x.place, t.n + 1 FROM t CROSS JOIN LATERAL (
+                    SELECT r.turn, r.lane, r.place FROM headgate.ready r
                     WHERE r.queue = v_band.queue AND r.priority = v_band.priority
                       AND r.band = v_band.band AND r.turn > t.turn AND r.turn <= v_cursor
-                    ORDER BY r.turn LIMIT 1
+                    ORDER BY r.turn, r.lane, r.place LIMIT 1
                 ) x WHERE t.n <= p_turns - cardinality(v_after)
             )
-            SELECT array_agg(turn) INTO v_start FROM t;
-            v_start := coalesce(v_start, '{}');
+            SELECT array_agg(turn), v_first_lanes || array_agg(lane),
+                   v_first_places || array_agg(place)
+            INTO v_start, v_first_lanes, v_first_places FROM t;
             v_wrap_all := cardinality(v_start) <= p_turns - cardinality(v_after);
             v_start := v_start[:p_turns - cardinality(v_after)];
         END IF;
@@ -126,29 +138,30 @@ BEGIN
         v_per := p_wanted / greatest(1, cardinality(v_after) + cardinality(v_start)) + 1;
         WITH u AS (
             SELECT u.turn, l.lane, l.n AS number, h.n, h.place, h.job, h.since
-            FROM unnest(v_after || v_start) u (turn) CROSS JOIN LATERAL (
+            FROM unnest(v_after || v_start, v_first_lanes, v_first_places)
+                u (turn, lane, place)
+            CROSS JOIN LATERAL (
                 WITH RECURSIVE l AS (
-                    (SELECT r.lane, 1 AS n FROM headgate.ready r
-                     WHERE r.queue = v_band.queue AND r.priority = v_band.priority
-                       AND r.band = v_band.band AND r.turn = u.turn
-                     ORDER BY r.lane LIMIT 1)
+                    SELECT u.lane COLLATE "C" AS lane, u.place, 1 AS n
                     UNION ALL
-                    SELECT x.lane, l.n + 1 FROM l CROSS JOIN LATERAL (
-                        SELECT r.lane FROM headgate.ready r
+                    SELECT x.lane, x.place, l.n + 1 FROM l CROSS JOIN LATERAL (
+                        SELECT r.lane, r.place FROM headgate.ready r
                         WHERE r.queue = v_band.queue AND r.priority = v_band.priority
                           AND r.band = v_band.band AND r.turn = u.turn AND r.lane > l.lane
-                        ORDER BY r.lane LIMIT 1
+                        ORDER BY r.lane, r.place LIMIT 1
                     ) x WHERE l.n < p_lanes
                 )
-                SELECT lane, n FROM l
+                SELECT lane, place, n FROM l
             ) l CROSS JOIN LATERAL (
                 SELECT count(*) AS n, min(x.place) AS place, min(x.job) AS job,
                        min(x.since) AS since
                 FROM (SELECT r.place, r.job, r.since FROM headgate.ready r
                       WHERE r.queue = v_band.queue AND r.priority = v_band.priority
                         AND r.band = v_band.band AND r.turn = u.turn AND r.lane = l.lane
+                        AND r.place >= l.place
                       ORDER BY r.place, r.job LIMIT v_per + 1) x
             ) h
+            WHERE u.turn IS NOT NULL AND h.n > 0  -- others may have taken what was there
         )
         SELECT array_agg(json_build_array(
                    v_i, turn, lane, least(n, v_per), n > v_per, place, job, since)),
@@ -168,6 +181,7 @@ BEGIN
         SELECT s.grp, sum(s.units) AS held, min(s.ends) FILTER (WHERE s.worker IS NULL) AS ends
         FROM headgate.slots s
         WHERE s.grp = ANY (v_groups) AND s.token IS NOT NULL
+          AND s.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
           AND (s.worker IS NOT NULL OR s.ends > v_now)
         GROUP BY s.grp
     ) x;
@@ -196,20 +210,23 @@ END $$;
 
 -- Tell what ended, then take what was chosen.
 --
--- `f_…`: attempts that are over, with how long ago those started that were reserved ahead.
+-- `f_…`: attempts that are over; of those that were reserved ahead how long ago they started,
+-- and what they held while others owned it.
 -- `p_…`: attempts reserved ahead that have started, and whose slots they run in.
--- `l_…`: the lanes chosen from; `g_…`: the groups that they need and the values in force as of
+-- `l_…`: the lanes chosen from, and where the first job of each stood: what is before that has
+-- left, and may still be in the way as dead rows; who came there since is found by the next
+-- look. `g_…`: the groups that they need and the values in force as of
 -- `c_version`; `n_…`: what a job of lane `n_lane` needs: `n_choice` 0 is needed in any case, of
 -- those with the same higher number one is picked; `c_order`: one lane number per job wanted,
 -- in the order of turns, a negative one for a job that is reserved behind others.
 CREATE OR REPLACE FUNCTION headgate.act(
     w_id text, w_op bigint,
     f_token bigint[], f_state text[], f_reason text[], f_result text[], f_error text[],
-    f_ago float8[], f_keep boolean[],
+    f_ago float8[], f_held text[], f_keep boolean[],
     p_token bigint[], p_owner bigint[], p_ago float8[],
     r_token bigint[], r_fraction float8[], r_text text[],
     l_queue text[], l_priority smallint[], l_band text[], l_turn text[], l_lane text[],
-    g_name text[], g_value integer[],
+    l_place bigint[], g_name text[], g_value integer[],
     n_lane integer[], n_choice integer[], n_group integer[], n_units integer[],
     c_version bigint, c_order integer[]
 ) RETURNS json LANGUAGE plpgsql
@@ -242,6 +259,8 @@ DECLARE
     v_picked integer[];
     v_fits boolean;
     v_tids tid[];
+    v_gens smallint[];
+    v_gen smallint;
     v_lanes integer[];
     v_numbers integer[];
     v_jobs bigint[];
@@ -319,15 +338,13 @@ BEGIN
             WHERE r.token = p.token AND r.worker = w_id AND r.reserved
               AND (p.owner IS NULL OR own.token IS NOT NULL)
             RETURNING r.token, r.job, p.owner, own.slots, r.started_at
-        ), emptied AS (
-            UPDATE headgate.running o SET slots = '[]'
-            FROM started s WHERE o.token = s.owner AND s.owner IS NOT NULL
         )
         UPDATE headgate.slots x
         SET token = s.token, job = s.job, since = s.started_at, ends = NULL
         FROM started s, json_array_elements(s.slots::json) e
         WHERE s.owner IS NOT NULL AND s.slots <> '[]'
-          AND x.grp = e ->> 0 AND x.slot = (e ->> 1)::integer AND x.token = s.owner;
+          AND x.grp = e ->> 0 AND x.slot = (e ->> 1)::integer AND x.token = s.owner
+          AND x.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1);
         SELECT array_agg(r.token) INTO v_known FROM headgate.running r
         WHERE r.token = ANY (p_token) AND r.worker = w_id AND NOT r.reserved;
     END IF;
@@ -336,10 +353,10 @@ BEGIN
         -- The fence: an attempt that was declared lost has no row here any more.
         WITH gone AS (
             DELETE FROM headgate.running r
-            USING unnest(f_token, f_state, f_reason, f_result, f_error, f_ago, f_keep)
-                f (token, state, reason, result, error, ago, keep)
+            USING unnest(f_token, f_state, f_reason, f_result, f_error, f_ago, f_held, f_keep)
+                f (token, state, reason, result, error, ago, held, keep)
             WHERE r.token = f.token AND r.worker = w_id
-            RETURNING r.token, r.job, r.attempt, r.slots,
+            RETURNING r.token, r.job, r.attempt, r.slots, coalesce(f.held, r.slots) AS held,
                       coalesce(v_now - f.ago, r.started_at) AS started_at,
                       f.state, f.reason, f.result, f.error, f.keep
         ), kept AS (
@@ -347,7 +364,7 @@ BEGIN
                                            token, outcome, worker, started_at, slots)
             SELECT g.job, g.state, g.reason, g.result, g.error, g.attempt, v_now, g.token,
                    CASE g.state WHEN 'failed' THEN 'error' ELSE g.state END, v_name,
-                   g.started_at, g.slots
+                   g.started_at, g.held
             FROM gone g WHERE g.keep
         )
         SELECT array_agg(g.token), array_agg(g.job) FILTER (WHERE NOT g.keep),
@@ -370,7 +387,9 @@ BEGIN
             ) x
             CROSS JOIN LATERAL (
                 SELECT y.ctid FROM headgate.slots y
-                WHERE y.grp = x.grp AND y.slot = x.slot AND y.token = f.token FOR UPDATE
+                WHERE y.grp = x.grp AND y.slot = x.slot AND y.token = f.token
+                  AND y.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
+                FOR UPDATE
             ) s;
             UPDATE headgate.slots s SET token = NULL, worker = NULL, job = NULL, ends = NULL
             WHERE s.ctid = ANY (v_tids);
@@ -379,6 +398,7 @@ BEGIN
         IF EXISTS (SELECT 1 FROM headgate.cancels) THEN
             DELETE FROM headgate.cancels c USING headgate.finished d
             WHERE d.job = c.job AND d.token = ANY (f_token);
+            DELETE FROM headgate.cancels c WHERE c.job = ANY (v_jobs);
         END IF;
     END IF;
     IF cardinality(r_token) > 0 THEN
@@ -417,6 +437,7 @@ BEGIN
                 LEFT JOIN LATERAL (
                     SELECT sum(s.units)::integer AS held FROM headgate.slots s
                     WHERE s.grp = g.name AND s.token IS NOT NULL
+                      AND s.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
                       AND (s.worker IS NOT NULL OR s.ends > v_now)
                 ) h ON g.value IS NOT NULL AND v_free[g.i] IS NOT NULL;
             END IF;
@@ -480,16 +501,17 @@ BEGIN
         END IF;
 
         -- The first of each lane that nobody else is taking right now.
-        SELECT array_agg(x.ctid), array_agg(w.i), array_agg(x.number), array_agg(x.job),
-               array_agg(x.attempt + 1), array_agg(x.since), array_agg(x.number > w.k)
-        INTO v_tids, v_lanes, v_numbers, v_jobs, v_attempts, v_since, v_reserved
-        FROM unnest(l_queue, l_priority, l_band, l_turn, l_lane, v_counts, v_ahead)
-            WITH ORDINALITY w (queue, priority, band, turn, lane, k, ahead, i)
+        SELECT array_agg(x.ctid), array_agg(x.gen), array_agg(w.i), array_agg(x.number),
+               array_agg(x.job), array_agg(x.attempt + 1), array_agg(x.since),
+               array_agg(x.number > w.k)
+        INTO v_tids, v_gens, v_lanes, v_numbers, v_jobs, v_attempts, v_since, v_reserved
+        FROM unnest(l_queue, l_priority, l_band, l_turn, l_lane, l_place, v_counts, v_ahead)
+            WITH ORDINALITY w (queue, priority, band, turn, lane, place, k, ahead, i)
         CROSS JOIN LATERAL (
             SELECT y.*, row_number() OVER () AS number FROM (
-                SELECT r.ctid, r.job, r.attempt, r.since FROM headgate.ready r
+                SELECT r.ctid, r.gen, r.job, r.attempt, r.since FROM headgate.ready r
                 WHERE r.queue = w.queue AND r.priority = w.priority AND r.band = w.band
-                  AND r.turn = w.turn AND r.lane = w.lane
+                  AND r.turn = w.turn AND r.lane = w.lane AND r.place >= w.place
                 ORDER BY r.place, r.job LIMIT w.k + w.ahead FOR UPDATE SKIP LOCKED
             ) y
         ) x
@@ -497,7 +519,11 @@ BEGIN
     END IF;
 
     IF v_tids IS NOT NULL THEN
-        DELETE FROM headgate.ready r WHERE r.ctid = ANY (v_tids);
+        -- A row's address is its own only within its generation.
+        FOR v_gen IN SELECT DISTINCT g FROM unnest(v_gens) g LOOP
+            DELETE FROM headgate.ready r WHERE r.gen = v_gen AND r.ctid = ANY (ARRAY(
+                SELECT t.tid FROM unnest(v_tids, v_gens) t (tid, gen) WHERE t.gen = v_gen));
+        END LOOP;
         SELECT array_agg(nextval('headgate.tokens')) INTO v_tokens
         FROM generate_series(1, cardinality(v_tids));
         v_held_texts := array_fill('[]'::text, ARRAY[cardinality(v_tids)]);
@@ -526,6 +552,7 @@ BEGIN
             FROM unnest(g_name, v_wanted) WITH ORDINALITY g (name, k, i) CROSS JOIN LATERAL (
                 SELECT s.ctid AS tid, s.slot FROM headgate.slots s
                 WHERE s.grp = g.name
+                  AND s.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
                   AND (s.token IS NULL OR (s.worker IS NULL AND s.ends <= v_now))
                 ORDER BY s.slot LIMIT g.k FOR UPDATE
             ) f
@@ -559,7 +586,10 @@ BEGIN
                         SELECT array_agg(coalesce(s.slot, -1) ORDER BY g.i) INTO v_next
                         FROM unnest(g_name) WITH ORDINALITY g (name, i)
                         LEFT JOIN LATERAL (
-                            SELECT x.slot FROM headgate.slots x WHERE x.grp = g.name
+                            SELECT x.slot FROM headgate.slots x
+                            WHERE x.grp = g.name AND x.epoch = (
+                                SELECT e.epoch FROM headgate.epochs e
+                                ORDER BY e.epoch DESC LIMIT 1)
                             ORDER BY x.slot DESC LIMIT 1
                         ) s ON true;
                     END IF;
@@ -585,9 +615,10 @@ BEGIN
                 WHERE s.ctid = x.tid;
             END IF;
             IF v_new_slots IS NOT NULL THEN
-                INSERT INTO headgate.slots (grp, slot, token, job, units, holder, worker,
+                INSERT INTO headgate.slots (grp, epoch, slot, token, job, units, holder, worker,
                                             worker_name, since)
-                SELECT x.grp, x.slot, x.token, x.job, x.units, '', w_id, v_name, v_now
+                SELECT x.grp, (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1),
+                       x.slot, x.token, x.job, x.units, '', w_id, v_name, v_now
                 FROM unnest(v_new_groups, v_new_slots, v_new_tokens, v_new_jobs, v_new_units)
                     x (grp, slot, token, job, units);
             END IF;
@@ -612,7 +643,8 @@ BEGIN
     END IF;
     RETURN json_build_object(
         'now', v_now, 'claimed', v_claimed::json, 'expired', v_expired, 'told', v_told,
-        'known', v_known, 'contended', v_contended, 'changed', v_changed, 'refused', v_refused);
+        'known', v_known, 'contended', v_contended, 'changed', v_changed, 'refused', v_refused,
+        'version', (SELECT c.value FROM headgate.counters c WHERE c.name = 'limits'));
 END $$;
 
 -- How often the job failed and was lost before.

@@ -1,10 +1,10 @@
 -- name: act
 SELECT headgate.act(
     ?, ?::bigint,
-    ?::bigint[], ?::text[], ?::text[], ?::text[], ?::text[], ?::float8[], ?::boolean[],
+    ?::bigint[], ?::text[], ?::text[], ?::text[], ?::text[], ?::float8[], ?::text[], ?::boolean[],
     ?::bigint[], ?::bigint[], ?::float8[],
     ?::bigint[], ?::float8[], ?::text[],
-    ?::text[], ?::smallint[], ?::text[], ?::text[], ?::text[],
+    ?::text[], ?::smallint[], ?::text[], ?::text[], ?::text[], ?::bigint[],
     ?::text[], ?::integer[],
     ?::integer[], ?::integer[], ?::integer[], ?::integer[],
     ?::bigint, ?::integer[]

@@ -47,3 +47,10 @@ END $$;
 CREATE OR REPLACE FUNCTION headgate.ring_anyway(what text) RETURNS void LANGUAGE sql AS $$
     SELECT pg_notify('headgate.bells', what)
 $$;
+
+-- The generation of `ready` that new rows go to. Any other would do, and is read as well; so
+-- nothing is lost by a producer that asked before it changed.
+CREATE OR REPLACE FUNCTION headgate.generation() RETURNS smallint LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_sort = off AS $$
+    SELECT gen FROM headgate.generations ORDER BY n DESC LIMIT 1
+$$;

@@ -5,8 +5,8 @@ VALUES (:job, :state, :reason, :result, :error, :attempt, :at, :token, :outcome,
         :started_at, :slots)
 
 -- name: insert_ready
-INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since)
-SELECT queue, priority, band, turn, lane, place, n, :attempt, :since
+INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since, gen)
+SELECT queue, priority, band, turn, lane, place, n, :attempt, :since, headgate.generation()
 FROM headgate.jobs WHERE n = :job
 
 -- name: delete_cancel
@@ -28,5 +28,6 @@ DELETE FROM headgate.scheduled WHERE run_at = ? AND job = ?
 UPDATE headgate.jobs SET place = (:run_at * 1e6)::bigint WHERE n = :job
 
 -- name: promote
-INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since)
-SELECT queue, priority, band, turn, lane, place, n, ?, ? FROM headgate.jobs WHERE n = ?
+INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since, gen)
+SELECT queue, priority, band, turn, lane, place, n, ?, ?, headgate.generation()
+FROM headgate.jobs WHERE n = ?

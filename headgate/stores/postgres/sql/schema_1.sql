@@ -37,6 +37,10 @@ CREATE TABLE headgate.jobs (
 CREATE INDEX jobs_expiring ON headgate.jobs (expires_at) WHERE expires_at IS NOT NULL;
 
 -- What may be claimed, in the order of claims. The only table a claim scans.
+--
+-- In generations: all are read always, and new rows go to the current one. Where another session
+-- keeps dead rows from being removed, an old generation is emptied as a whole instead, and only
+-- there is there ever more than one (see compact_functions.sql).
 CREATE TABLE headgate.ready (
     queue text COLLATE "C" NOT NULL,
     priority smallint NOT NULL,
@@ -47,8 +51,21 @@ CREATE TABLE headgate.ready (
     job bigint NOT NULL,
     attempt integer NOT NULL,
     since float8 NOT NULL,
+    gen smallint NOT NULL DEFAULT 0
+) PARTITION BY LIST (gen);
+CREATE TABLE headgate.ready_0 PARTITION OF headgate.ready (
     PRIMARY KEY (queue, priority, band, turn, lane, place, job)
+) FOR VALUES IN (0);
+
+-- Which generation is the current one: that of the highest number. `retired` is the last
+-- transaction that may have begun before the one after it became current.
+CREATE TABLE headgate.generations (
+    n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    gen smallint NOT NULL,
+    at float8 NOT NULL,
+    retired bigint
 );
+INSERT INTO headgate.generations (gen, at) VALUES (0, 0);
 
 -- What is not due yet. `keeps_place`: a retry; else the job takes its place when it is due.
 CREATE TABLE headgate.scheduled (
@@ -88,8 +105,12 @@ CREATE TABLE headgate.running (
 
 -- One row per holder, reused in place: `token` is null while nobody holds it. It lives by its
 -- worker, or by its own end, or both. `holder` names who took it by hand; a job is `job`.
+--
+-- All rows are of the epoch that is the highest in `epochs`. Who reads a group by it, in one
+-- statement with it, passes over what is left of the epochs before (see compact_functions.sql).
 CREATE TABLE headgate.slots (
     grp text COLLATE "C" NOT NULL,
+    epoch bigint NOT NULL,
     slot integer NOT NULL,
     token bigint,
     holder text NOT NULL,
@@ -99,8 +120,12 @@ CREATE TABLE headgate.slots (
     units integer NOT NULL,
     since float8 NOT NULL,
     ends float8,
-    PRIMARY KEY (grp, slot)
+    PRIMARY KEY (grp, epoch, slot)
 ) WITH (fillfactor = 50);
+
+-- `pages`: the size of the table of slots when the epoch began.
+CREATE TABLE headgate.epochs (epoch bigint PRIMARY KEY, pages integer NOT NULL);
+INSERT INTO headgate.epochs (epoch, pages) VALUES (1, 0);
 
 -- Attempts before the last one; the last stands with the end of its job.
 CREATE TABLE headgate.attempts (

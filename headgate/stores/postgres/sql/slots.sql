@@ -7,10 +7,11 @@ FROM headgate.slots s WHERE s.grp = :grp AND s.slot = :slot AND s.token IS NOT N
 -- In the row that an earlier holder left, if there is one: new index entries for every holder
 -- would be dead ones soon.
 -- name: take
-INSERT INTO headgate.slots AS s (grp, slot, token, holder, job, worker, worker_name, units, since,
-                                 ends)
-VALUES (:grp, :slot, :token, :holder, :job, :worker, :worker_name, :units, :since, :ends)
-ON CONFLICT (grp, slot) DO UPDATE
+INSERT INTO headgate.slots AS s (grp, epoch, slot, token, holder, job, worker, worker_name, units,
+                                 since, ends)
+VALUES (:grp, (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1), :slot, :token,
+        :holder, :job, :worker, :worker_name, :units, :since, :ends)
+ON CONFLICT (grp, epoch, slot) DO UPDATE
 SET token = excluded.token, holder = excluded.holder, job = excluded.job,
     worker = excluded.worker, worker_name = excluded.worker_name, units = excluded.units,
     since = excluded.since, ends = excluded.ends

@@ -1,13 +1,17 @@
 -- name: submit
 SELECT number, id, existing, conflict FROM headgate.submit(:jobs, true)
 
+-- name: generation
+SELECT headgate.generation()
+
 -- name: copy_jobs
 COPY headgate.jobs (n, id, task, queue, priority, band, turn, lane, place, args, options, needs,
                     carried, created_at, run_at, expires, expires_at, max_lost, parent)
 FROM STDIN
 
 -- name: copy_ready
-COPY headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since) FROM STDIN
+COPY headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since, gen)
+FROM STDIN
 
 -- name: copy_scheduled
 COPY headgate.scheduled (run_at, job, attempt, keeps_place, reason) FROM STDIN

@@ -11,6 +11,7 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now float8 := headgate.clock();
+    v_gen smallint := headgate.generation();
     v_jobs json := jobs::json;
     v_job record;
     v_known record;
@@ -97,8 +98,10 @@ BEGIN
         SELECT g.due, g.n, 0, false, 'delayed' FROM given g JOIN stored s ON s.n = g.n
         WHERE g.band <> '' AND g.due > v_now
     ), ready AS (
-        INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since)
-        SELECT g.queue, g.priority, g.band, g.turn, g.lane, (v_now * 1e6)::bigint, g.n, 0, v_now
+        INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since,
+                                    gen)
+        SELECT g.queue, g.priority, g.band, g.turn, g.lane, (v_now * 1e6)::bigint, g.n, 0, v_now,
+               v_gen
         FROM given g JOIN stored s ON s.n = g.n WHERE g.band <> '' AND g.due <= v_now
     )
     SELECT g.number::integer, coalesce(v_met ->> g.number::text, g.id::text),

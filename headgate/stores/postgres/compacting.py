@@ -1,0 +1,132 @@
+"""Keep what claims read small while another session keeps dead rows from being removed.
+
+What is done is decided here, from how worn the tables are; how it is done, and why it is safe,
+is in `compact_functions.sql`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headgate.stores.postgres.database import SQL, Database
+
+EVERY = 1.0
+"""Seconds between two looks."""
+EVERY_PINNED = 0.2
+"""The same while the horizon is pinned, for the one process that compacts."""
+PINNED = 1000
+"""Transactions: an older horizon is held by somebody."""
+PAGE_ROWS = 50
+"""Rows in a page of `ready` or `slots`, roughly."""
+GENERATION_ROWS = 10_000
+"""A generation that has had so many rows is left behind."""
+GENERATIONS = 8
+"""At most so many: each is probed by every claim."""
+SLOT_VERSIONS = 3000
+"""Dead versions of slots before they move on, and as many times their number as …"""
+SLOT_SHARE = 3
+SETTLED = 3.0
+"""Seconds for which an old generation runs empty by itself, before its rest is moved."""
+MOVED_AT_ONCE = 1000
+MOST_MOVES = 10
+
+
+class Generation(msgspec.Struct, array_like=True, frozen=True):
+    gen: int
+    pages: int
+    live: int
+    dead: int
+    current: bool
+    retired: float | None
+    """Seconds since it was the current one."""
+    closed: bool
+    """Nobody can write to it any more."""
+
+    @property
+    def rows(self) -> int:
+        return self.pages * PAGE_ROWS
+
+    @property
+    def large(self) -> bool:
+        return self.rows > 5 * GENERATION_ROWS
+
+
+class Wear(msgspec.Struct, frozen=True):
+    """What `headgate.wear` answers."""
+
+    age: int
+    generations: list[Generation]
+    slots: tuple[int, int]
+    """Pages by which they grew in this epoch; rows that live."""
+
+    @property
+    def pinned(self) -> bool:
+        return self.age > PINNED
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A function of compact_functions.sql, and what it is called with."""
+
+    name: str
+    params: tuple[Any, ...] = ()
+
+
+def steps(wear: Wear) -> Iterator[Step]:
+    """What there is to do, most urgent first."""
+    grown, live = wear.slots
+    if wear.pinned and grown * PAGE_ROWS > SLOT_VERSIONS + SLOT_SHARE * live:
+        yield Step("renew_slots")
+    old = [one for one in wear.generations if not one.current]
+    for one in old:
+        if one.pages and (not one.large or one.live <= max(1000, one.dead // 8)):
+            yield Step("empty_generation", (one.gen,))
+    for current in (one for one in wear.generations if one.current):
+        # Back to the first when nobody is in the way any more: the others can be dropped.
+        back = not wear.pinned and current.gen and any(not one.gen and not one.pages for one in old)
+        if back or (wear.pinned and current.rows > GENERATION_ROWS):
+            yield Step("switch_generation", (GENERATIONS,))
+    if any(not one.closed for one in old):
+        yield Step("retire_generations")
+    for one in old:
+        settled = one.retired is None or one.retired > SETTLED
+        few = one.live <= (one.dead // 4 if wear.pinned else GENERATION_ROWS)
+        if one.pages and settled and few:
+            yield Step("move_generation", (one.gen, MOVED_AT_ONCE))
+        elif not one.pages and one.gen and one.closed and not wear.pinned:
+            yield Step("drop_generation", (one.gen,))
+
+
+class Compactor:
+    """Looks now and then whether there is something to do, and does it, a step at a time. One
+    process at a time does; who does not get its turn looks again later."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._next = 0.0
+
+    def run(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        wear = msgspec.json.decode(self._value("wear"), type=Wear)
+        alone = all(self._do(step) for step in steps(wear))
+        self._next = time.monotonic() + (EVERY_PINNED if wear.pinned and alone else EVERY)
+
+    def _do(self, step: Step) -> bool:
+        """False: another process is at it."""
+        for _ in range(MOST_MOVES if step.name == "move_generation" else 1):
+            done = self._value(step.name, step.params)
+            if done is None:
+                return False
+            if step.name == "move_generation" and done < MOVED_AT_ONCE:
+                break
+        return True
+
+    def _value(self, name: str, params: tuple[Any, ...] = ()) -> Any:
+        (row,) = self._db.call(getattr(SQL.compact, name), params)
+        return row[0]
