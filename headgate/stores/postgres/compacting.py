@@ -19,8 +19,10 @@ EVERY = 1.0
 """Seconds between two looks."""
 EVERY_PINNED = 0.2
 """The same while the horizon is pinned, for the one process that compacts."""
-PINNED = 1000
-"""Transactions: an older horizon is held by somebody."""
+PINNED = 1.0
+"""Seconds for which somebody has held the horizon, while …"""
+PINNED_AGE = 20
+"""… so many transactions have begun."""
 PAGE_ROWS = 50
 """Rows in a page of `ready` or `slots`, roughly."""
 GENERATION_ROWS = 10_000
@@ -60,13 +62,15 @@ class Wear(msgspec.Struct, frozen=True):
     """What `headgate.wear` answers."""
 
     age: int
+    next: int
     generations: list[Generation]
     slots: tuple[int, int]
     """Pages by which they grew in this epoch; rows that live."""
 
     @property
-    def pinned(self) -> bool:
-        return self.age > PINNED
+    def horizon(self) -> int:
+        """The oldest transaction whose effects some session may not see yet."""
+        return self.next - self.age
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +81,10 @@ class Step:
     params: tuple[Any, ...] = ()
 
 
-def steps(wear: Wear) -> Iterator[Step]:
+def steps(wear: Wear, *, pinned: bool) -> Iterator[Step]:
     """What there is to do, most urgent first."""
     grown, live = wear.slots
-    if wear.pinned and grown * PAGE_ROWS > SLOT_VERSIONS + SLOT_SHARE * live:
+    if pinned and grown * PAGE_ROWS > SLOT_VERSIONS + SLOT_SHARE * live:
         yield Step("renew_slots")
     old = [one for one in wear.generations if not one.current]
     for one in old:
@@ -88,17 +92,17 @@ def steps(wear: Wear) -> Iterator[Step]:
             yield Step("empty_generation", (one.gen,))
     for current in (one for one in wear.generations if one.current):
         # Back to the first when nobody is in the way any more: the others can be dropped.
-        back = not wear.pinned and current.gen and any(not one.gen and not one.pages for one in old)
-        if back or (wear.pinned and current.rows > GENERATION_ROWS):
+        back = not pinned and current.gen and any(not one.gen and not one.pages for one in old)
+        if back or (pinned and current.rows > GENERATION_ROWS):
             yield Step("switch_generation", (GENERATIONS,))
     if any(not one.closed for one in old):
         yield Step("retire_generations")
     for one in old:
         settled = one.retired is None or one.retired > SETTLED
-        few = one.live <= (one.dead // 4 if wear.pinned else GENERATION_ROWS)
+        few = one.live <= (one.dead // 4 if pinned else GENERATION_ROWS)
         if one.pages and settled and few:
             yield Step("move_generation", (one.gen, MOVED_AT_ONCE))
-        elif not one.pages and one.gen and one.closed and not wear.pinned:
+        elif not one.pages and one.gen and one.closed and not pinned:
             yield Step("drop_generation", (one.gen,))
 
 
@@ -109,13 +113,23 @@ class Compactor:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._next = 0.0
+        self._horizon = 0
+        self._held_since = 0.0
 
     def run(self) -> None:
         if time.monotonic() < self._next:
             return
         wear = msgspec.json.decode(self._value("wear"), type=Wear)
-        alone = all(self._do(step) for step in steps(wear))
-        self._next = time.monotonic() + (EVERY_PINNED if wear.pinned and alone else EVERY)
+        pinned = self._pinned(wear)
+        alone = all(self._do(step) for step in steps(wear, pinned=pinned))
+        self._next = time.monotonic() + (EVERY_PINNED if pinned and alone else EVERY)
+
+    def _pinned(self, wear: Wear) -> bool:
+        """Has the horizon stood still since an earlier look?"""
+        now = time.monotonic()
+        if wear.horizon != self._horizon or wear.age < PINNED_AGE:
+            self._horizon, self._held_since = wear.horizon, now
+        return now - self._held_since >= PINNED
 
     def _do(self, step: Step) -> bool:
         """False: another process is at it."""

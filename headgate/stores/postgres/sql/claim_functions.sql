@@ -242,7 +242,8 @@ DECLARE
     v_slot_tokens bigint[];
     v_known bigint[];
     v_contended boolean := false;
-    v_changed boolean := false;
+    v_changed boolean;
+    v_version bigint;
     v_refused boolean := false;
     v_free integer[];
     v_counts integer[];
@@ -321,6 +322,11 @@ BEGIN
             FROM unnest(g_name, g_value) WITH ORDINALITY g (name, value, i);
         END IF;
     END IF;
+
+    -- Read after the lock that keeps it from changing. A choice made by other values than are in
+    -- force now is not acted on, what was to be reserved included.
+    SELECT c.value INTO v_version FROM headgate.counters c WHERE c.name = 'limits';
+    v_changed := cardinality(c_order) > 0 AND v_version <> c_version;
 
     IF cardinality(p_token) > 0 THEN
         -- The slots go from who ended to who runs in them now, before the ends below release
@@ -411,7 +417,7 @@ BEGIN
         SELECT v_told || array_agg(t.token) INTO v_told FROM told t;
     END IF;
 
-    IF cardinality(c_order) > 0 THEN
+    IF cardinality(c_order) > 0 AND NOT v_changed THEN
         v_counts := array_fill(0, ARRAY[cardinality(l_queue)]);
         v_ahead := v_counts;
         IF cardinality(g_name) = 0 THEN
@@ -423,24 +429,19 @@ BEGIN
                 END IF;
             END LOOP;
         ELSE
-            IF (SELECT c.value FROM headgate.counters c WHERE c.name = 'limits') <> c_version THEN
-                v_changed := true;
-                v_free := array_fill(0, ARRAY[cardinality(g_name)]);
-            ELSE
-                SELECT array_agg(CASE
-                    WHEN v_free[g.i] IS NULL THEN NULL
-                    WHEN v_contended THEN 0
-                    WHEN g.value IS NULL THEN 2000000000
-                    ELSE g.value - coalesce(h.held, 0) END ORDER BY g.i)
-                INTO v_free
-                FROM unnest(g_name, g_value) WITH ORDINALITY g (name, value, i)
-                LEFT JOIN LATERAL (
-                    SELECT sum(s.units)::integer AS held FROM headgate.slots s
-                    WHERE s.grp = g.name AND s.token IS NOT NULL
-                      AND s.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
-                      AND (s.worker IS NOT NULL OR s.ends > v_now)
-                ) h ON g.value IS NOT NULL AND v_free[g.i] IS NOT NULL;
-            END IF;
+            SELECT array_agg(CASE
+                WHEN v_free[g.i] IS NULL THEN NULL
+                WHEN v_contended THEN 0
+                WHEN g.value IS NULL THEN 2000000000
+                ELSE g.value - coalesce(h.held, 0) END ORDER BY g.i)
+            INTO v_free
+            FROM unnest(g_name, g_value) WITH ORDINALITY g (name, value, i)
+            LEFT JOIN LATERAL (
+                SELECT sum(s.units)::integer AS held FROM headgate.slots s
+                WHERE s.grp = g.name AND s.token IS NOT NULL
+                  AND s.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
+                  AND (s.worker IS NOT NULL OR s.ends > v_now)
+            ) h ON g.value IS NOT NULL AND v_free[g.i] IS NOT NULL;
             v_contended := v_contended OR array_position(v_free, NULL) IS NOT NULL;
             -- Where the needs of each lane begin and end.
             v_first := array_fill(1, ARRAY[cardinality(l_queue)]);
@@ -644,7 +645,7 @@ BEGIN
     RETURN json_build_object(
         'now', v_now, 'claimed', v_claimed::json, 'expired', v_expired, 'told', v_told,
         'known', v_known, 'contended', v_contended, 'changed', v_changed, 'refused', v_refused,
-        'version', (SELECT c.value FROM headgate.counters c WHERE c.name = 'limits'));
+        'version', v_version);
 END $$;
 
 -- How often the job failed and was lost before.

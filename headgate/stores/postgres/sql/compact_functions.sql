@@ -14,7 +14,7 @@
 -- change tables. They do one fixed thing each, wait for a lock for a moment at most, and answer
 -- NULL when somebody else is at it.
 
--- How old the horizon is, in transactions; per generation its number, size in pages, rows that
+-- How old the horizon is, in transactions, and the number of the next; per generation its number, size in pages, rows that
 -- live and are dead as far as the statistics know, whether it is the current one, for how long it
 -- has not been, and whether every transaction that may still write to it has ended; of the slots
 -- by how many pages they grew in this epoch, and how many rows live.
@@ -34,6 +34,7 @@ BEGIN
     SELECT g.n INTO v_current FROM headgate.generations g ORDER BY g.n DESC LIMIT 1;
     RETURN json_build_object(
         'age', coalesce(v_age, 0),
+        'next', v_next,
         'generations', (
             SELECT json_agg(json_build_array(
                 p.gen, pg_relation_size(p.oid) / current_setting('block_size')::integer,
