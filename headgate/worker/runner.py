@@ -12,8 +12,9 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from headgate.app import App
 from headgate.codec import visible
@@ -160,11 +161,25 @@ class Runner:
         self._ended(claimed.token, Finish(claimed.token, "failed", "unusable", error=failure))
 
     def _start_async(self, attempt: Attempt) -> None:
+        task = self._loop.create_task(self._run_async(attempt))
+
+        def halt(_: Stop) -> None:
+            task.cancel()
+            if not attempt.entered and not attempt.unstarted:
+                # Cancelled before its first step: nothing of it will ever run.
+                attempt.unstarted = True
+                self._loop.call_soon(self._over, attempt, Ending("unstarted"))
+
+        attempt.halt = halt
+
+    async def _run_async(self, attempt: Attempt) -> None:
+        attempt.entered = True
         claimed, hooks = attempt.claimed, self._app.hooks
-        code = run_async(attempt.task, claimed.args, attempt.ctx, hooks, claimed.errors)
-        task = self._loop.create_task(code, name=f"headgate-job-{claimed.job}")
-        attempt.halt = lambda _: _cancel(task)
-        task.add_done_callback(lambda done: self._over(attempt, _ending_of_task(attempt, done)))
+        try:
+            ending = await run_async(attempt.task, claimed.args, attempt.ctx, hooks, claimed.errors)
+        except BaseException as error:
+            ending = _without_end(attempt, error)
+        self._over(attempt, ending)
 
     def _start_thread(self, attempt: Attempt) -> None:
         claimed, hooks = attempt.claimed, self._app.hooks
@@ -283,8 +298,9 @@ class Runner:
     # --- end ----------------------------------------------------------------------------------
 
     def _over(self, attempt: Attempt, ending: Ending) -> None:
-        for timer in self._timers.pop(attempt.token, ()):
-            timer.cancel()
+        if attempt.token in self._timers:
+            for timer in self._timers.pop(attempt.token):
+                timer.cancel()
         del self.attempts[attempt.token]
         passes = attempt.over()
         if attempt.task.isolate is None:
@@ -295,7 +311,7 @@ class Runner:
             tuple(attempt.followups),
         )
         if told is not None and told.outcome in self._forgotten:
-            told = replace(told, keep=False)
+            told = msgspec.structs.replace(told, keep=False)
         self._log(attempt, told)
         self._go_on(attempt.hold, passes=passes)
         if not self.attempts:
@@ -328,18 +344,7 @@ class Runner:
         await self._cells.close()
 
 
-def _ending_of_task(attempt: Attempt, task: asyncio.Task[Ending]) -> Ending:
-    if task.cancelled():
-        return Ending("unstarted")  # cancelled before its first step: the code was never entered
-    error = task.exception()
-    return task.result() if error is None else _without_end(attempt, error)
-
-
 def _without_end(attempt: Attempt, error: BaseException) -> Ending:
     """Not the job's fault; but an attempt without an end would hold its slots for ever."""
     log.error("running job %s failed", attempt.claimed.job, exc_info=error)
     return Ending("crashed", failure=failure_of(error))
-
-
-def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()

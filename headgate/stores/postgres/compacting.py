@@ -32,8 +32,10 @@ GENERATIONS = 8
 SLOT_VERSIONS = 3000
 """Dead versions of slots before they move on, and as many times their number as …"""
 SLOT_SHARE = 3
-SETTLED = 3.0
+SETTLED = 10.0
 """Seconds for which an old generation runs empty by itself, before its rest is moved."""
+REST = 20
+"""Whether a generation is empty is asked again after so many times what the question took."""
 MOVED_AT_ONCE = 1000
 MOST_MOVES = 10
 
@@ -52,10 +54,6 @@ class Generation(msgspec.Struct, array_like=True, frozen=True):
     @property
     def rows(self) -> int:
         return self.pages * PAGE_ROWS
-
-    @property
-    def large(self) -> bool:
-        return self.rows > 5 * GENERATION_ROWS
 
 
 class Wear(msgspec.Struct, frozen=True):
@@ -88,7 +86,7 @@ def steps(wear: Wear, *, pinned: bool) -> Iterator[Step]:
         yield Step("renew_slots")
     old = [one for one in wear.generations if not one.current]
     for one in old:
-        if one.pages and (not one.large or one.live <= max(1000, one.dead // 8)):
+        if one.pages:
             yield Step("empty_generation", (one.gen,))
     for current in (one for one in wear.generations if one.current):
         # Back to the first when nobody is in the way any more: the others can be dropped.
@@ -115,6 +113,7 @@ class Compactor:
         self._next = 0.0
         self._horizon = 0
         self._held_since = 0.0
+        self._not_before: dict[int, float] = {}
 
     def run(self) -> None:
         if time.monotonic() < self._next:
@@ -133,12 +132,18 @@ class Compactor:
 
     def _do(self, step: Step) -> bool:
         """False: another process is at it."""
+        began = time.monotonic()
+        if step.name == "empty_generation" and began < self._not_before.get(step.params[0], 0.0):
+            return True
         for _ in range(MOST_MOVES if step.name == "move_generation" else 1):
             done = self._value(step.name, step.params)
             if done is None:
                 return False
             if step.name == "move_generation" and done < MOVED_AT_ONCE:
                 break
+        if step.name == "empty_generation":
+            ended = time.monotonic()
+            self._not_before[step.params[0]] = ended + REST * (ended - began)
         return True
 
     def _value(self, name: str, params: tuple[Any, ...] = ()) -> Any:

@@ -197,7 +197,10 @@ BEGIN
             WHERE r.grp > '' AND r.worker <> p_worker AND r.at > v_now - 1.0) AS refused,
            (SELECT json_agg(q.name) FROM headgate.queues q WHERE q.name > '' AND q.paused) AS paused,
            (SELECT json_agg(json_build_array(r.token, c.reason))
-            FROM headgate.cancels c JOIN headgate.running r ON r.job = c.job
+            FROM headgate.cancels c CROSS JOIN LATERAL (
+                -- By the job: never through all that ran before and cannot be removed.
+                SELECT x.token, x.worker FROM headgate.running x WHERE x.job = c.job OFFSET 0
+            ) r
             WHERE r.worker = p_worker) AS cancels
     INTO v_glance;
     RETURN json_build_object(
