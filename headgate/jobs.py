@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from headgate.limits import NO_NEEDS, Needs
 
 State = Literal["scheduled", "ready", "running", "succeeded", "failed", "cancelled"]
@@ -96,8 +98,7 @@ class Unrouted:
     options: str
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """One attempt, granted: it holds all its groups from the commit that made this record."""
 
     job: str
@@ -135,8 +136,7 @@ class Failure:
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     """How an attempt ended. Changes nothing unless `token` is the running attempt's."""
 
     token: int

@@ -53,6 +53,9 @@ class Attempt:
         self.deadline: float | None = None
         """By CLOCK_BOOTTIME, for the keeper; None without a time-out."""
         self.stop: Stop | None = None
+        self.entered = False
+        """Its coroutine has made its first step."""
+        self.unstarted = False
         self.followups: list[NewJob] = []
         self.halt: Callable[[Stop], None] = lambda _: None
         """How its code is stopped: set by whoever runs it."""

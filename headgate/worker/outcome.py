@@ -10,6 +10,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Literal
 
+import msgspec
+
 from headgate.codec import plain
 from headgate.errors import Cancel, Retry, Snooze
 from headgate.jobs import Failure, Finish, NewJob
@@ -41,8 +43,7 @@ class Stop:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """How the code of an attempt ended. Texts only: it may come from another process."""
 
     kind: EndingKind
@@ -52,8 +53,7 @@ class Ending:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
+class Allowance(msgspec.Struct, frozen=True):
     """How often the job may still be tried: its errors before this attempt, and its retries."""
 
     errors: int
