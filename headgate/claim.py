@@ -108,6 +108,9 @@ class Grant:
     picked: tuple[str, ...] = ()
 
 
+NOTHING = Grant()
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """The first group that stands in the way."""
@@ -191,6 +194,8 @@ class Room:
 
     def grant(self, plan: Sequence[Need], picked_from: int) -> Grant:
         """Take all of a plan at once (I2). What follows `picked_from` was picked."""
+        if not plan:
+            return NOTHING
         return Grant(
             tuple(
                 Held(need.group, self.group(need.group).take(need.units), need.units)

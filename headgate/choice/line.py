@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headgate.claim import Grant, Group
 from headgate.limits import Need
@@ -44,8 +44,7 @@ class LaneKey:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """One job that was chosen."""
 
     key: LaneKey

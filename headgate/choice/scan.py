@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from headgate.choice.ahead import chain_of, ways
 from headgate.choice.line import LaneKey, Row, Taken
-from headgate.claim import PARTIAL, Block, Grant
-from headgate.limits import Band, Needs, needs_of
+from headgate.claim import NOTHING, PARTIAL, Block, Grant
+from headgate.limits import Band, Need, Needs, needs_of
 
 if TYPE_CHECKING:
     from headgate.choice.chooser import Chooser
@@ -319,6 +319,7 @@ class WaitingLane:
         self.needs: Needs = needs_of(key.band, key.lane)
         self.task = Band.parse(key.band).task
         self.spread = self.task in self.chooser.claim.spread
+        self._ways: list[tuple[str, Sequence[Need]]] | None = None
         self._rows: deque[Row] = deque()
         self._after = -1
         self._dry = False
@@ -351,7 +352,9 @@ class WaitingLane:
         plan = chooser.room.plan(self.needs, self.text)
         seconds = chooser.ahead.seconds(self.task)
         if seconds is not None:
-            for chain, needs in ways(self.key.queue, self.needs):
+            if self._ways is None:
+                self._ways = list(ways(self.key.queue, self.needs))
+            for chain, needs in self._ways:
                 if chooser.ahead.left(chain) < seconds or not chooser.may_go_on(needs, plan):
                     continue
                 row = self._head()
@@ -360,7 +363,8 @@ class WaitingLane:
                 chooser.ahead.spend(chain, seconds)
                 chooser.line.take(self.key, row, needs, reserved=True)
                 picked = tuple(need.group for need in needs[len(self.needs.all) :])
-                self._taken(Taken(self.key, row, Grant((), picked), chain, reserved=True))
+                grant = Grant((), picked) if picked else NOTHING
+                self._taken(Taken(self.key, row, grant, chain, reserved=True))
                 return True
         # It could start if it had a place: the next place is its own, so nobody goes on
         # before it does.
