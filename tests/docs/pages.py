@@ -8,6 +8,8 @@
   compared. What only looks is looked at again until it fits: workers take their time.
 - `sh` blocks are not run, but their commands and flags must exist.
 
+`postgresql://app@db.example/app` in what is run is a database of the test's own.
+
 A comment before a block says what the reader is told in words: `<!-- docs: another terminal -->`
 starts its commands and leaves them running, `<!-- docs: exit 3 -->` expects that code.
 """
@@ -22,7 +24,8 @@ import subprocess
 import sys
 import time
 import types
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headgate.config import Config
@@ -30,6 +33,8 @@ from headgate.stores import open_store
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 10.0
+DATABASE = "//app@db.example/app"
+RUN = ("python", "console", "toml")
 
 _BLOCK = re.compile(
     r"^(?:<!-- docs: (?P<note>[^\n]*) -->\n)?```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S
@@ -106,6 +111,10 @@ class Page:
     def __init__(self, page: Path, folder: Path) -> None:
         self.page = page
         self.folder = folder
+        self.things = ExitStack()
+        self.blocks = blocks(page)
+        if any(block.kind in RUN and DATABASE in block.body for block in self.blocks):
+            self.blocks = self._with_database(self.blocks)
         clean = {n: v for n, v in os.environ.items() if not n.startswith("HEADGATE_")}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.env = {**clean, "PATH": path, "TERM": "dumb"}
@@ -122,10 +131,15 @@ class Page:
         )
         self.others: list[subprocess.Popen[bytes]] = []
 
+    def _with_database(self, found: list[Block]) -> list[Block]:
+        from tests.postgres.server import shared
+
+        _, _, place = self.things.enter_context(shared().database()).partition(":")
+        return [replace(block, body=block.body.replace(DATABASE, place)) for block in found]
+
     def run(self) -> int:
         """Run every block; how many there were."""
-        found = blocks(self.page)
-        for block in found:
+        for block in self.blocks:
             where = f"{self.page.name}:{block.line + 1}"
             if block.file is not None:
                 (self.folder / block.file).write_text(block.body, encoding="utf-8")
@@ -140,7 +154,7 @@ class Page:
                 exits = re.fullmatch(r"exit (\d+)", block.note)
                 for command, told in block.steps():
                     self._try(command, told, int(exits[1]) if exits else 0, where)
-        return len(found)
+        return len(self.blocks)
 
     def _try(self, command: str, told: list[str], exits: int, where: str) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -209,3 +223,4 @@ class Page:
             if type(thing).__name__ == "App":
                 thing.close()
         del sys.modules[self.module.__name__]
+        self.things.close()
