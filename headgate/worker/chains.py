@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headgate.jobs import Claimed
@@ -69,10 +69,66 @@ class Sent:
     owners: tuple[Start, ...] = ()
 
 
+Waiting = tuple[Claimed, float]
+"""A reserved job, and when the round trip that brought it was sent."""
+
+
+class Line:
+    """Reserved jobs that wait: the keys take turns here too, so that who comes in later does not
+    wait for all that was reserved for others before.
+
+    >>> line = Line()
+    >>> for job, turn in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+    ...     line.append((Claimed(job, 1, 1, "t", "{}", "q", 0, turn, "{}"), 0.0))
+    >>> [line.popleft()[0].job for _ in range(3)]
+    ['a1', 'b1', 'a2']
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[str, deque[Waiting]] = {}
+        self._order: deque[str] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Waiting]:
+        for turn in self._order:
+            yield from self._turns[turn]
+
+    def append(self, waiting: Waiting) -> None:
+        turn = waiting[0].turn
+        found = self._turns.get(turn)
+        if found is None:
+            self._turns[turn] = deque((waiting,))
+            self._order.append(turn)
+        else:
+            found.append(waiting)
+        self._count += 1
+
+    def popleft(self) -> Waiting:
+        turn = self._order.popleft()
+        found = self._turns[turn]
+        waiting = found.popleft()
+        self._count -= 1
+        if found:
+            self._order.append(turn)
+        else:
+            del self._turns[turn]
+        return waiting
+
+    def remove(self, waiting: Waiting) -> None:
+        turn = waiting[0].turn
+        self._turns[turn].remove(waiting)
+        self._count -= 1
+        if not self._turns[turn]:
+            del self._turns[turn]
+            self._order.remove(turn)
+
+
 @dataclass(slots=True, eq=False)
 class _Pool:
-    waiting: deque[tuple[Claimed, float]]
-    """Each with the time at which the round trip that brought it was sent."""
+    waiting: Line
     low: int = 0
     """So few, and it is time to ask for more."""
 
@@ -164,7 +220,7 @@ class Chains:
         """It came with a round trip that was sent at that time. Call `fill` after the last."""
         pool = self._pools.get(claimed.chain)
         if pool is None:
-            pool = self._pools[claimed.chain] = _Pool(deque())
+            pool = self._pools[claimed.chain] = _Pool(Line())
         pool.waiting.append((claimed, sent))
         self.waiting += 1
 
@@ -199,9 +255,10 @@ class Chains:
         """Those that waited too long: what runs before them takes longer than it used to."""
         late = self._clock() - LONGEST_WAIT
         for pool in self._pools.values():
-            while pool.waiting and pool.waiting[0][1] < late:
+            for waiting in [one for one in pool.waiting if one[1] < late]:
+                pool.waiting.remove(waiting)
                 self.waiting -= 1
-                self._give_back(pool.waiting.popleft()[0], "waited too long")
+                self._give_back(waiting[0], "waited too long")
 
     def _empty(self, chain: str, reason: str) -> None:
         pool = self._pools.pop(chain, None)

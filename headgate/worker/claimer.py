@@ -35,6 +35,8 @@ _QUIET = 0.1
 """Seconds between two round trips that a bell asks for while there is no room anyway."""
 _LONGEST_GAP = 0.02
 _LONGEST_BACKOFF = 2.0
+_AHEAD = 4
+"""Jobs reserved at once, for each that may run."""
 _GATHERING = 0.005
 """Seconds for which ends may wait for others, while what follows them is here already."""
 
@@ -234,9 +236,9 @@ class Claimer:
         chains = self.chains
         if not self._accepting or not chains.pace.short:
             return 0
-        # No more than may run: a key that comes in now waits for what is reserved already. And
-        # no more than is remembered of starts that the store has not heard of.
-        ahead = min(self._concurrency, STARTS - len(chains.untold)) - chains.waiting
+        # Enough to go on with while a round trip is under way; and no more than is remembered of
+        # starts that the store has not heard of.
+        ahead = min(_AHEAD * self._concurrency, STARTS - len(chains.untold)) - chains.waiting
         return max(0, ahead if self._left is None else min(ahead, self._left - room))
 
     def _claim(self) -> Claim | None:
