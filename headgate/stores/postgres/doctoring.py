@@ -8,6 +8,13 @@ from headgate.stores.protocol import Trouble
 from headgate.stores.relational import doctoring, registry
 
 ALONE = "\x01doctor"
+LONGEST = 3600.0
+"""Seconds that one question may take: there may be many millions of jobs."""
+
+
+def take_time(tx: Transaction) -> None:
+    tx.run(f"SET LOCAL statement_timeout = '{LONGEST:.0f}s'")
+    tx.connection.patience = LONGEST
 
 
 def examine(tx: Transaction, *, repair: bool) -> list[Trouble]:

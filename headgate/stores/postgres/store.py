@@ -245,8 +245,16 @@ class PostgresStore(RelationalStore):
         return self._alone_with_limits(apply)
 
     def doctor(self, repair: bool = False) -> list[Trouble]:
-        with self._write() if repair else self._read() as tx:
-            return doctoring.examine(tx, repair=repair)
+        with self._write() as tx:
+            # Compacting empties tables for everybody who looks at an earlier moment: it rests
+            # while we look, and our look begins only now.
+            tx.run(tx.sql.compact.lock)
+            if repair:
+                doctoring.take_time(tx)
+                return doctoring.examine(tx, repair=True)
+            with self._read() as still:
+                doctoring.take_time(still)
+                return doctoring.examine(still, repair=False)
 
     # --- wake-ups ---------------------------------------------------------------------------------
 
