@@ -1,0 +1,178 @@
+"""One round trip of a worker on PostgreSQL: as many slot rows as holders, nothing lost with an
+answer, nothing extra for those without limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headgate.errors import StoreInDoubt
+from headgate.jobs import Finish, NewJob
+from headgate.stores import open_store
+from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.store import PostgresStore
+from headgate.stores.protocol import Claim, Exchange
+from tests.conformance.conftest import Hand, HandClock, Rig, need
+
+
+@pytest.fixture
+def rig(postgres_url: str) -> Iterator[Rig]:
+    clock = HandClock()
+    store = open_store(postgres_url, clock=clock)
+    rig = Rig(store, clock)
+    yield rig
+    for hand in rig.hands:
+        hand.end_all()
+    assert store.doctor() == []
+    store.close()
+
+
+def database(rig: Rig) -> Database:
+    assert isinstance(rig.store, PostgresStore)
+    return rig.store._db
+
+
+def slot_rows(rig: Rig, group: str) -> tuple[int, int]:
+    """Rows of the group, and those of them that somebody holds."""
+    with database(rig).read() as tx:
+        row = tx.row(
+            "SELECT count(*) AS rows, count(token) AS held FROM headgate.slots WHERE grp = :grp"
+            " AND epoch = (SELECT max(epoch) FROM headgate.epochs)",
+            {"grp": group},
+        )
+    assert row is not None
+    return row["rows"], row["held"]
+
+
+def done(hand: Hand) -> list[Finish]:
+    return [Finish(token, "succeeded", result="null") for token in list(hand.running)]
+
+
+@pytest.mark.parametrize("limit", [1, 4, 51, 101, 500, 1000, 100_000])
+def test_as_many_slots_as_holders_at_once(rig: Rig, limit: int) -> None:
+    """A limit costs nothing to declare, whatever its value; its rows are used again."""
+    rig.declare(api=limit)
+    most = min(limit, 1100)
+    for _ in range(3):
+        rig.submit(most // 3 + 10, needs=need("api"))
+    waiting = 3 * (most // 3 + 10)
+    hand = rig.hand()
+    first = hand.claim(room=5000)
+    assert len(first) == min(limit, waiting)
+    assert slot_rows(rig, "api") == (len(first), len(first))
+    assert rig.held("api") == len(first)
+    # What ends and what starts next, in one round trip, in the same rows.
+    rig.submit(20, needs=need("api"))
+    left = waiting + 20 - len(first)
+    again = hand.exchange(done(hand), room=5000)
+    assert len(again.claimed) == min(limit, left)
+    rows, held = slot_rows(rig, "api")
+    assert (rows, held) == (max(len(first), held), len(again.claimed))
+    numbers = [slot for c in again.claimed for _, slot in c.groups]
+    assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_lost_answer_loses_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    rig.declare(api=2)
+    rig.submit(4, needs=need("api"))
+    hand = rig.hand()
+    first = hand.claim(room=1)
+    real = Database.call_two
+
+    def lost(self: Database, *args: Any) -> Any:
+        if applied:
+            real(self, *args)
+        raise StoreInDoubt("the wire was cut")
+
+    monkeypatch.setattr(Database, "call_two", lost)
+    with pytest.raises(StoreInDoubt):
+        rig.store.exchange(Exchange(hand.id, done(hand), claim=Claim(2, hand.tasks, hand.state)))
+    monkeypatch.setattr(Database, "call_two", real)
+    got = hand.exchange(done(hand), room=2)
+    assert got.stale == frozenset(), "its end was told by the round trip whose answer was lost"
+    assert len(got.claimed) == 2
+    assert rig.state(first[0].job) == "succeeded"
+    assert rig.held("api") == 2
+    assert {slot.token for slot in rig.store.group("api")[1]} == {c.token for c in got.claimed}
+
+
+def test_what_was_reserved_in_a_lost_answer_goes_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.declare(api=1)
+    ids = rig.submit(3, needs=need("api"))
+    hand = rig.hand()
+    real = Database.call_two
+
+    def lost(self: Database, *args: Any) -> Any:
+        real(self, *args)
+        raise StoreInDoubt("the wire was cut")
+
+    monkeypatch.setattr(Database, "call_two", lost)
+    claim = Claim(5, hand.tasks, hand.state, ahead={"task": 0.01}, ahead_room=5)
+    with pytest.raises(StoreInDoubt):
+        rig.store.exchange(Exchange(hand.id, claim=claim))
+    monkeypatch.setattr(Database, "call_two", real)
+    got = hand.exchange(room=5)
+    assert [c.job for c in got.claimed] == ids[:1]
+    assert [rig.state(id) for id in ids] == ["running", "ready", "ready"]
+
+
+class Sent:
+    """The statements of round trips, as they are sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.texts: list[str] = []
+        for name in ("call", "call_two"):
+            self._watch(monkeypatch, name)
+
+    def _watch(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        real = getattr(Database, name)
+
+        def watched(database: Database, sql: str, *rest: Any) -> Any:
+            self.texts.append(sql)
+            return real(database, sql, *rest)
+
+        monkeypatch.setattr(Database, name, watched)
+
+    def take(self) -> list[str]:
+        texts, self.texts = self.texts, []
+        return texts
+
+
+def test_limits_of_others_cost_those_without_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same statements, and as many."""
+    sent = Sent(monkeypatch)
+
+    def round_trips(hand: Hand) -> list[str]:
+        rig.submit(20)
+        sent.take()
+        hand.exchange(room=10)
+        hand.exchange(done(hand), room=10)
+        hand.exchange(done(hand), room=0)
+        return sent.take()
+
+    plain = round_trips(rig.hand(tasks=("task",)))
+    rig.declare(api=10, tenant=2)
+    other = rig.hand("other", tasks=("other",))
+    rig.store.submit([NewJob("other", needs=need("api")) for _ in range(30)])
+    other.claim(room=20)
+    assert round_trips(rig.hand("later", tasks=("task",))) == plain
+
+
+def test_one_limited_among_ninety_nine_that_are_not(rig: Rig) -> None:
+    rig.declare(one=1)
+    names = [f"task{i}" for i in range(99)]
+    rig.store.submit([NewJob(name) for name in names for _ in range(3)])
+    rig.store.submit([NewJob("limited", needs=need("one")) for _ in range(10)])
+    hands = [rig.hand(f"w{i}", tasks=(*names, "limited")) for i in range(4)]
+    started = [c for hand in hands for c in hand.claim(room=100)]
+    assert sum(c.task == "limited" for c in started) == 1
+    assert len(started) == 3 * 99 + 1
