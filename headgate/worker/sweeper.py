@@ -12,7 +12,7 @@ from headgate.stores.protocol import Store
 log = logging.getLogger("headgate.worker")
 
 EVERY = 1.0
-COMPACT_EVERY = 0.2
+COMPACT_EVERY = 0.1
 """Seconds; the store itself knows when there may be something to do."""
 
 

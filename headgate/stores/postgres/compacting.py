@@ -17,7 +17,7 @@ from headgate.stores.postgres.database import SQL, Database
 
 EVERY = 1.0
 """Seconds between two looks."""
-EVERY_PINNED = 0.2
+EVERY_PINNED = 0.1
 """The same while the horizon is pinned, for the one process that compacts."""
 PINNED = 1.0
 """Seconds for which somebody has held the horizon, while …"""
@@ -29,18 +29,22 @@ GENERATION_ROWS = 10_000
 """A generation that has had so many rows is left behind."""
 GENERATIONS = 8
 """At most so many: each is probed by every claim."""
-SLOT_VERSIONS = 3000
+SLOT_VERSIONS = 1000
 """Dead versions of slots before they move on, and as many times their number as …"""
-SLOT_SHARE = 3
+SLOT_SHARE = 2
 SETTLED = 10.0
 """Seconds for which an old generation runs empty by itself, before its rest is moved."""
 REST = 20
-"""Whether a generation is empty is asked again after so many times what the question took."""
+"""What was in vain is tried again after so many times what it took, …"""
+LONGEST_REST = 10.0
+"""… where somebody else has it open after twice as long as before, up to this."""
 MOVED_AT_ONCE = 1000
 MOST_MOVES = 10
 
 
 class Generation(msgspec.Struct, array_like=True, frozen=True):
+    """One generation of `ready`; `live` and `dead` are as old as the statistics."""
+
     gen: int
     pages: int
     live: int
@@ -53,6 +57,8 @@ class Generation(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def rows(self) -> int:
+        """That it has had since it was last empty: while the horizon is pinned, no place in it
+        is used twice."""
         return self.pages * PAGE_ROWS
 
 
@@ -60,15 +66,11 @@ class Wear(msgspec.Struct, frozen=True):
     """What `headgate.wear` answers."""
 
     age: int
-    next: int
+    horizon: str
+    """The oldest transaction whose effects some session may not see yet."""
     generations: list[Generation]
     slots: tuple[int, int]
     """Pages by which they grew in this epoch; rows that live."""
-
-    @property
-    def horizon(self) -> int:
-        """The oldest transaction whose effects some session may not see yet."""
-        return self.next - self.age
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,10 @@ class Compactor:
     def __init__(self, database: Database) -> None:
         self._db = database
         self._next = 0.0
-        self._horizon = 0
+        self._horizon = ""
         self._held_since = 0.0
-        self._not_before: dict[int, float] = {}
+        self._rests: dict[Step, tuple[float, float]] = {}
+        """Steps that were in vain: until when they rest, and for how long in all."""
 
     def run(self) -> None:
         if time.monotonic() < self._next:
@@ -133,18 +136,25 @@ class Compactor:
     def _do(self, step: Step) -> bool:
         """False: another process is at it."""
         began = time.monotonic()
-        if step.name == "empty_generation" and began < self._not_before.get(step.params[0], 0.0):
+        until, rested = self._rests.get(step, (0.0, 0.0))
+        if began < until:
             return True
-        for _ in range(MOST_MOVES if step.name == "move_generation" else 1):
-            done = self._value(step.name, step.params)
-            if done is None:
-                return False
-            if step.name == "move_generation" and done < MOVED_AT_ONCE:
-                break
-        if step.name == "empty_generation":
-            ended = time.monotonic()
-            self._not_before[step.params[0]] = ended + REST * (ended - began)
-        return True
+        done = self._value(step.name, step.params)
+        if step.name == "move_generation":
+            moves = 1
+            while done == MOVED_AT_ONCE and moves < MOST_MOVES:
+                done = self._value(step.name, step.params)
+                moves += 1
+        took = time.monotonic() - began
+        if done is False or done == "locked":
+            # While we waited for the lock, claims waited behind us: seldom, if it is in vain.
+            rest = min(LONGEST_REST, max(REST * took, 2 * rested))
+            self._rests[step] = (began + rest, rest)
+        elif done == "rows":
+            self._rests[step] = (began + REST * took, 0.0)
+        else:
+            self._rests.pop(step, None)
+        return done is not None
 
     def _value(self, name: str, params: tuple[Any, ...] = ()) -> Any:
         (row,) = self._db.call(getattr(SQL.compact, name), params)

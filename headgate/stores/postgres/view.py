@@ -218,7 +218,9 @@ class ViewLine:
 
     def _count(self, key: LaneKey, limit: int) -> Lane | None:
         """Look at a lane further down than the view does."""
-        rows = self._rows("heads", {**key.params(), "limit": limit + 1})
+        known = self._lane(key)
+        since = 0 if known is None else known.place
+        rows = self._rows("heads", {**key.params(), "since": since, "limit": limit + 1})
         if not rows:
             return None
         head, more = rows[0], len(rows) > limit

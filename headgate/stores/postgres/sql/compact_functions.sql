@@ -14,7 +14,8 @@
 -- change tables. They do one fixed thing each, wait for a lock for a moment at most, and answer
 -- NULL when somebody else is at it.
 
--- How old the horizon is, in transactions, and the number of the next; per generation its number, size in pages, rows that
+-- The oldest transaction whose effects some session may not see yet, and its age in transactions;
+-- per generation its number, size in pages, rows that
 -- live and are dead as far as the statistics know, whether it is the current one, for how long it
 -- has not been, and whether every transaction that may still write to it has ended; of the slots
 -- by how many pages they grew in this epoch, and how many rows live.
@@ -23,18 +24,19 @@ SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
     v_next bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
     v_age bigint;
+    v_horizon xid;
     v_current bigint;
 BEGIN
-    SELECT max(h.age) INTO v_age FROM (
-        SELECT greatest(age(a.backend_xmin), age(a.backend_xid)) AS age FROM pg_stat_activity a
+    SELECT age(h.xid), h.xid INTO v_age, v_horizon FROM (
+        SELECT unnest(ARRAY[a.backend_xmin, a.backend_xid]) AS xid FROM pg_stat_activity a
         WHERE a.pid <> pg_backend_pid()
-        UNION ALL SELECT age(p.transaction) FROM pg_prepared_xacts p
-        UNION ALL SELECT age(s.xmin) FROM pg_replication_slots s
-    ) h;
+        UNION ALL SELECT p.transaction FROM pg_prepared_xacts p
+        UNION ALL SELECT s.xmin FROM pg_replication_slots s
+    ) h WHERE h.xid IS NOT NULL ORDER BY age(h.xid) DESC LIMIT 1;
     SELECT g.n INTO v_current FROM headgate.generations g ORDER BY g.n DESC LIMIT 1;
     RETURN json_build_object(
         'age', coalesce(v_age, 0),
-        'next', v_next,
+        'horizon', coalesce(v_horizon::text, ''),
         'generations', (
             SELECT json_agg(json_build_array(
                 p.gen, pg_relation_size(p.oid) / current_setting('block_size')::integer,
@@ -113,7 +115,7 @@ BEGIN
     UPDATE headgate.generations g
     SET retired = pg_snapshot_xmax(pg_current_snapshot())::text::bigint
     WHERE g.retired IS NULL AND g.gen <> headgate.generation();
-    RETURN FOUND;
+    RETURN true;
 END $$;
 
 -- Move some of the rows that are left in an old generation to the current one: what cannot run
@@ -144,8 +146,9 @@ BEGIN
 END $$;
 
 -- Truncate an old generation in which there is no row. A claim that waits here meanwhile takes
--- its snapshot after it got the lock, so it sees what was moved elsewhere before.
-CREATE OR REPLACE FUNCTION headgate.empty_generation(gen smallint) RETURNS boolean
+-- its snapshot after it got the lock, so it sees what was moved elsewhere before. The answer is
+-- `done`, `rows` (there are some), or `locked` (somebody has it open).
+CREATE OR REPLACE FUNCTION headgate.empty_generation(gen smallint) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '30ms' AS $$
 DECLARE
@@ -156,19 +159,19 @@ BEGIN
     END IF;
     EXECUTE format('SELECT EXISTS (SELECT 1 FROM headgate.ready_%s)', gen) INTO v_rows;
     IF v_rows OR headgate.generation() = gen THEN
-        RETURN false;
+        RETURN 'rows';
     END IF;
     -- Nobody can have an uncommitted row in it once this lock is ours: so what is seen by the
     -- next statement is all there is.
     EXECUTE format('LOCK TABLE headgate.ready_%s IN ACCESS EXCLUSIVE MODE', gen);
     EXECUTE format('SELECT EXISTS (SELECT 1 FROM headgate.ready_%s)', gen) INTO v_rows;
     IF v_rows THEN
-        RETURN false;
+        RETURN 'rows';
     END IF;
     EXECUTE format('TRUNCATE headgate.ready_%s', gen);
-    RETURN true;
+    RETURN 'done';
 EXCEPTION WHEN lock_not_available THEN
-    RETURN false;
+    RETURN 'locked';
 END $$;
 
 -- Drop an empty generation, so that in quiet times there is one again. Only after every
@@ -200,7 +203,7 @@ END $$;
 -- statement could be over by then, and every group would look free.
 CREATE OR REPLACE FUNCTION headgate.renew_slots() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '30ms' AS $$
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
     v_epoch bigint;
 BEGIN

@@ -52,6 +52,7 @@ SELECT lane FROM l
 -- name: heads
 SELECT place, job, 0 AS attempt, since, NULL AS expires_at FROM headgate.ready
 WHERE queue = :queue AND priority = :priority AND band = :band AND turn = :turn AND lane = :lane
+  AND place >= :since
 ORDER BY place, job LIMIT :limit
 
 -- name: first_of_band
