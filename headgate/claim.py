@@ -302,6 +302,8 @@ class ClaimState:
     """When it was last looked at which lanes do not move."""
     seen: object = None
     """What the store said about limits and pauses in the last claim; see `Exchanged.recall`."""
+    wanted: int = 1
+    """How many jobs the last claims asked for, at most."""
     refusals: int = 0
     """Claims in a row that others were quicker than."""
     view: object = None

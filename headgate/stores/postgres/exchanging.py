@@ -297,9 +297,10 @@ class RoundTrip:
         return shut
 
     def _look_params(self, claim: Claim, rings: Sequence[str]) -> tuple[Any, ...]:
-        wanted = max(1, claim.room + claim.ahead_room)
-        if claim.again:
-            wanted = max(wanted, len(self._exchange.finishes) + claim.ahead_room)
+        # The next claim may want more than this one: as much as any of the last did.
+        state = claim.state
+        state.wanted = max(1, claim.room + claim.ahead_room, state.wanted * 7 // 8)
+        wanted = state.wanted
         size = min(max(8, wanted + 8), MOST_TURNS)
         bands = len(self._view.seen.bands) if self._view is not None else 1
         each = size if bands <= 4 else max(8, 2 * size // bands)

@@ -135,7 +135,11 @@ BEGIN
         v_turns := v_turns || json_build_array(
             v_i, v_cursor, to_json(v_after), v_all, to_json(v_start), v_wrap_all);
 
+        -- Each turn's part of what is wanted, and so many that a lane can be taken in batches.
         v_per := p_wanted / greatest(1, cardinality(v_after) + cardinality(v_start)) + 1;
+        IF v_per > 64 THEN
+            v_per := (v_per / 64 + 1) * 64;
+        END IF;
         WITH u AS (
             SELECT u.turn, l.lane, l.n AS number, h.n, h.place, h.job, h.since
             FROM unnest(v_after || v_start, v_first_lanes, v_first_places)
