@@ -29,6 +29,7 @@ async def fill(dsn: str, jobs: int) -> None:
     connection = await asyncpg.connect(dsn)
     queries = Queries(AsyncpgDriver(connection))
     await queries.install()
+    await queries.optimize_autovacuum()
     for begin in range(0, jobs, CHUNK):
         n = min(CHUNK, jobs - begin)
         await queries.enqueue(["nothing"] * n, [None] * n, [0] * n)
