@@ -43,12 +43,10 @@ MOST_MOVES = 10
 
 
 class Generation(msgspec.Struct, array_like=True, frozen=True):
-    """One generation of `ready`; `live` and `dead` are as old as the statistics."""
+    """One generation of `ready`."""
 
     gen: int
     pages: int
-    live: int
-    dead: int
     current: bool
     retired: float | None
     """Seconds since it was the current one."""
@@ -99,9 +97,9 @@ def steps(wear: Wear, *, pinned: bool) -> Iterator[Step]:
         yield Step("retire_generations")
     for one in old:
         settled = one.retired is None or one.retired > SETTLED
-        few = one.live <= (one.dead // 4 if pinned else GENERATION_ROWS)
-        if one.pages and settled and few:
-            yield Step("move_generation", (one.gen, MOVED_AT_ONCE))
+        if one.pages and settled:
+            few = one.rows // 5 if pinned else GENERATION_ROWS
+            yield Step("move_generation", (one.gen, few, MOVED_AT_ONCE))
         elif not one.pages and one.gen and one.closed and not pinned:
             yield Step("drop_generation", (one.gen,))
 
@@ -115,7 +113,7 @@ class Compactor:
         self._next = 0.0
         self._horizon = ""
         self._held_since = 0.0
-        self._rests: dict[Step, tuple[float, float]] = {}
+        self._rests: dict[tuple[Any, ...], tuple[float, float]] = {}
         """Steps that were in vain: until when they rest, and for how long in all."""
 
     def run(self) -> None:
@@ -136,7 +134,8 @@ class Compactor:
     def _do(self, step: Step) -> bool:
         """False: another process is at it."""
         began = time.monotonic()
-        until, rested = self._rests.get(step, (0.0, 0.0))
+        what = (step.name, *step.params[:1])
+        until, rested = self._rests.get(what, (0.0, 0.0))
         if began < until:
             return True
         done = self._value(step.name, step.params)
@@ -146,14 +145,14 @@ class Compactor:
                 done = self._value(step.name, step.params)
                 moves += 1
         took = time.monotonic() - began
-        if done is False or done == "locked":
+        if done is False or done in ("locked", -1):
             # While we waited for the lock, claims waited behind us: seldom, if it is in vain.
             rest = min(LONGEST_REST, max(REST * took, 2 * rested))
-            self._rests[step] = (began + rest, rest)
+            self._rests[what] = (began + rest, rest)
         elif done == "rows":
-            self._rests[step] = (began + REST * took, 0.0)
+            self._rests[what] = (began + REST * took, 0.0)
         else:
-            self._rests.pop(step, None)
+            self._rests.pop(what, None)
         return done is not None
 
     def _value(self, name: str, params: tuple[Any, ...] = ()) -> Any:

@@ -8,7 +8,7 @@ SELECT headgate.switch_generation(?::integer)
 SELECT headgate.retire_generations()
 
 -- name: move_generation
-SELECT headgate.move_generation(?::smallint, ?::integer)
+SELECT headgate.move_generation(?::smallint, ?::integer, ?::integer)
 
 -- name: empty_generation
 SELECT headgate.empty_generation(?::smallint)

@@ -15,10 +15,10 @@
 -- NULL when somebody else is at it.
 
 -- The oldest transaction whose effects some session may not see yet, and its age in transactions;
--- per generation its number, size in pages, rows that
--- live and are dead as far as the statistics know, whether it is the current one, for how long it
--- has not been, and whether every transaction that may still write to it has ended; of the slots
--- by how many pages they grew in this epoch, and how many rows live.
+-- per generation its number, size in pages, whether it is the current one, for how long it has not
+-- been, and whether every transaction that may still write to it has ended; of the slots by how
+-- many pages they grew in this epoch, and how many rows there are. Sizes are true at once, while
+-- statistics come late: what was counted before a table was emptied may be added after it.
 CREATE OR REPLACE FUNCTION headgate.wear() RETURNS json LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
@@ -30,7 +30,9 @@ BEGIN
     SELECT age(h.xid), h.xid INTO v_age, v_horizon FROM (
         SELECT unnest(ARRAY[a.backend_xmin, a.backend_xid]) AS xid FROM pg_stat_activity a
         WHERE a.pid <> pg_backend_pid()
+          AND (a.datid IS NULL OR a.datname = current_database())
         UNION ALL SELECT p.transaction FROM pg_prepared_xacts p
+        WHERE p.database = current_database()
         UNION ALL SELECT s.xmin FROM pg_replication_slots s
     ) h WHERE h.xid IS NOT NULL ORDER BY age(h.xid) DESC LIMIT 1;
     SELECT g.n INTO v_current FROM headgate.generations g ORDER BY g.n DESC LIMIT 1;
@@ -40,7 +42,6 @@ BEGIN
         'generations', (
             SELECT json_agg(json_build_array(
                 p.gen, pg_relation_size(p.oid) / current_setting('block_size')::integer,
-                pg_stat_get_live_tuples(p.oid), pg_stat_get_dead_tuples(p.oid),
                 g.n IS NOT NULL AND g.n = v_current,
                 headgate.clock() - (SELECT x.at FROM headgate.generations x WHERE x.n > g.n
                                     ORDER BY x.n LIMIT 1),
@@ -118,10 +119,10 @@ BEGIN
     RETURN true;
 END $$;
 
--- Move some of the rows that are left in an old generation to the current one: what cannot run
--- now must not keep it. Who takes or cancels one of them just now keeps it, and who looked for it
+-- Move some of the rows that are left in an old generation to the current one, if no more than
+-- `few` are left (-1: there are more): what cannot run now must not keep it. Who takes or cancels one of them just now keeps it, and who looked for it
 -- in the old place looks again.
-CREATE OR REPLACE FUNCTION headgate.move_generation(gen smallint, most integer) RETURNS integer
+CREATE OR REPLACE FUNCTION headgate.move_generation(gen smallint, few integer, most integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_current smallint;
@@ -133,6 +134,11 @@ BEGIN
     v_current := headgate.generation();
     IF v_current = gen THEN
         RETURN 0;
+    END IF;
+    EXECUTE format('SELECT count(*) FROM (SELECT 1 FROM headgate.ready_%s LIMIT $1) x', gen)
+    INTO v_moved USING few + 1;
+    IF v_moved > few THEN
+        RETURN -1;
     END IF;
     EXECUTE format(
         'WITH gone AS (DELETE FROM headgate.ready_%s r WHERE r.ctid = ANY (ARRAY('

@@ -1,0 +1,245 @@
+"""A session that holds an old snapshot keeps dead rows from being removed; claims do not mind,
+and nothing is lost or done twice while the tables are left behind and emptied."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from headgate import App
+from headgate.jobs import NewJob
+from headgate.stores.postgres import compacting, schema
+from headgate.stores.postgres.database import Database
+from tests.postgres.load import LIMIT, Load, doctored, watching
+from tests.postgres.server import OwnServer, Server
+
+JOBS = 9000
+PAGES = 1500
+"""That a look may read, however many jobs have run since the horizon was pinned. Without
+compacting it would be more by then, and would grow."""
+
+Connection = psycopg.Connection[tuple[object, ...]]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the size of a test: what takes ten thousand jobs and seconds otherwise."""
+    monkeypatch.setattr(compacting, "GENERATION_ROWS", 1500)
+    monkeypatch.setattr(compacting, "PINNED", 0.2)
+    monkeypatch.setattr(compacting, "SETTLED", 1.0)
+    monkeypatch.setattr(compacting, "EVERY", 0.1)
+    monkeypatch.setattr(compacting, "EVERY_PINNED", 0.02)
+
+
+@pytest.fixture
+def load(empty_database: str) -> Iterator[Load]:
+    load = Load(empty_database)
+    yield load
+    load.close()
+
+
+@pytest.fixture
+def pinner(empty_database: str, load: Load) -> Iterator[Connection]:
+    with watching(empty_database) as connection:
+        yield connection
+
+
+def submit(connection: Connection, url: str) -> str:
+    """One job, in the transaction of the caller."""
+    app = App(url)
+
+    @app.task
+    def plain() -> None: ...
+
+    return str(plain.using(conn=connection).submit().id)
+
+
+def idle_snapshot(connection: Connection) -> None:
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    connection.execute("SELECT count(*) FROM pg_class")
+
+
+def tables(connection: Connection) -> list[str]:
+    rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'headgate'")
+    return [str(name) for (name,) in rows]
+
+
+def dump(connection: Connection) -> None:
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    for name in tables(connection):
+        connection.execute(f"LOCK TABLE headgate.{name} IN ACCESS SHARE MODE".encode())
+    for name in tables(connection):
+        connection.execute(f"SELECT count(*) FROM headgate.{name}".encode())
+
+
+def whole(load: Load) -> None:
+    """Every job ran once, and the limit was kept."""
+    assert set(load.ran) == load.submitted
+    assert max(load.ran.values()) == 1
+    assert 0 < load.most_held <= LIMIT
+    assert doctored(load.store) == []
+
+
+def test_an_idle_snapshot_does_not_matter(load: Load, pinner: Connection) -> None:
+    with load.running():
+        load.work_off(500)
+        idle_snapshot(pinner)
+        load.work_off(JOBS)
+        assert load.switches >= 3
+        assert load.epochs >= 2
+        assert load.look() < PAGES
+        # All that was left behind could be emptied: they go round.
+        assert len(load.generations) <= 5
+        pinner.rollback()
+        load.work_off(500)
+        load.drain()
+        load.wait(lambda: load.generations == [0], "one generation again")
+    whole(load)
+
+
+def test_an_open_producer_does_not_matter_and_loses_nothing(load: Load, pinner: Connection) -> None:
+    with load.running():
+        load.work_off(500)
+        pinner.execute("BEGIN")
+        held = submit(pinner, load.url)
+        load.work_off(JOBS)
+        assert load.switches >= 3
+        assert load.epochs >= 2
+        assert load.look() < PAGES
+        assert held not in load.ran
+        pinner.commit()
+        load.submitted.add(held)
+        load.wait(lambda: held in load.ran, "what was held back has run")
+        load.drain()
+        load.wait(lambda: load.generations == [0], "one generation again")
+    whole(load)
+
+
+def test_a_dump_does_not_matter(load: Load, pinner: Connection) -> None:
+    with load.running():
+        load.work_off(500)
+        dump(pinner)
+        load.work_off(JOBS)
+        # The first cannot be emptied now, and is not used any more.
+        assert load.switches >= 3
+        assert load.epochs >= 2
+        assert load.look() < PAGES
+        # What the dump sees is what there was, to the row.
+        assert load.value("SELECT count(*) FROM headgate.jobs") > 0
+        seen = pinner.execute(
+            "SELECT (SELECT count(*) FROM headgate.jobs), (SELECT count(*) FROM headgate.ready),"
+            " (SELECT count(*) FROM headgate.running),"
+            " (SELECT count(*) FROM headgate.slots WHERE token IS NOT NULL)"
+        ).fetchone()
+        assert seen is not None
+        jobs, ready, running, held = (int(str(n)) for n in seen)
+        assert jobs == ready + running
+        assert held <= min(LIMIT, running)
+        pinner.rollback()
+        load.work_off(500)
+        load.drain()
+        load.wait(lambda: load.generations == [0], "one generation again")
+    whole(load)
+
+
+def test_a_generation_stays_as_long_as_somebody_may_choose_it(
+    load: Load, pinner: Connection
+) -> None:
+    """A caller in REPEATABLE READ sees the current generation of long ago, and may use it."""
+    with load.running():
+        load.work_off(300)
+        with watching(load.url) as other:
+            idle_snapshot(other)
+            load.wait(lambda: load.switches >= 1, "another generation is current")
+            idle_snapshot(pinner)
+            other.rollback()
+        load.work_off(JOBS // 2)
+        id = submit(pinner, load.url)
+        load.work_off(JOBS // 2)
+        pinner.commit()
+        load.submitted.add(id)
+        load.wait(lambda: id in load.ran, "it has run")
+        load.drain()
+        load.wait(lambda: load.generations == [0], "one generation again")
+    whole(load)
+
+
+def test_what_cannot_run_does_not_keep_a_generation(load: Load, pinner: Connection) -> None:
+    waiting = load.store.submit([NewJob("nobody") for _ in range(30)])
+    with load.running():
+        load.work_off(500)
+        idle_snapshot(pinner)
+        load.work_off(JOBS)
+        where = "SELECT gen FROM headgate.ready WHERE band LIKE '%nobody%' GROUP BY gen"
+        for _ in range(2):
+            gen = load.value(where)
+            load.wait(lambda gen=gen: load.value(where) != gen, "they have moved on")
+        assert load.value("SELECT count(*) FROM headgate.ready WHERE band LIKE '%nobody%'") == 30
+        for one in waiting:
+            # Found, wherever it is moved to just now.
+            assert load.store.cancel(one.id).state == "cancelled"
+        pinner.rollback()
+        load.drain()
+        load.wait(lambda: load.generations == [0], "one generation again")
+    whole(load)
+
+
+def test_a_role_without_ddl_compacts(postgres: Server, empty_database: str) -> None:
+    role = f"headgate_role_{secrets.token_hex(4)}"
+    postgres.run(f"CREATE ROLE {role} LOGIN")
+    try:
+        with closing(Database(empty_database)) as database:
+            schema.migrate(database, [role])
+        load = Load(postgres.url(urlsplit(empty_database).path.removeprefix("/"), user=role))
+        try:
+            with watching(empty_database) as pinner, load.running():
+                idle_snapshot(pinner)
+                load.work_off(JOBS // 2)
+                load.wait(lambda: load.switches >= 2 and load.epochs >= 1, "it was compacted")
+                pinner.rollback()
+                load.drain()
+                load.wait(lambda: load.generations == [0], "one generation again")
+            whole(load)
+        finally:
+            load.close()
+    finally:
+        postgres.run(f"DROP OWNED BY {role}", database=urlsplit(empty_database).path[1:])
+        postgres.run(f"DROP ROLE {role}")
+
+
+def test_a_dump_of_a_store_at_work_is_restored_whole(
+    load: Load, postgres: Server, pinner: Connection, tmp_path: Path
+) -> None:
+    if not isinstance(postgres, OwnServer):
+        pytest.skip("pg_dump of the same version is known for our own server only")
+    file = tmp_path / "dump"
+    with load.running():
+        idle_snapshot(pinner)
+        load.wait(lambda: load.switches >= 2, "it is compacted")
+        before = set(load.submitted)
+        command = [postgres.bin / "pg_dump", "-Fc", "-n", "headgate", "-f", file, load.url]
+        subprocess.run(command, check=True, timeout=60)
+        waited = before - set(load.ran)
+        pinner.rollback()
+        load.drain()
+    whole(load)
+    with postgres.database() as url:
+        command = [postgres.bin / "pg_restore", "--exit-on-error", "-d", url, file]
+        subprocess.run(command, check=True, timeout=60)
+        with closing(Load(url)) as restored:
+            restored.watch.execute("UPDATE headgate.leases SET ends = 0")  # nobody of then lives
+            restored.store.doctor(repair=True)
+            rows = restored.watch.execute("SELECT id::text FROM headgate.jobs").fetchall()
+            restored.submitted = {str(id) for (id,) in rows}
+            assert waited <= restored.submitted
+            with restored.running():
+                restored.drain()
+            assert set(restored.ran) == restored.submitted
+            assert doctored(restored.store) == []
