@@ -78,8 +78,10 @@ class Line(Protocol):
     def paused_queues(self) -> set[str]: ...
     def turns(
         self, queue: str, priority: int, band: str, after: str | None, limit: int
-    ) -> Sequence[str]:
-        """The next turns of a band, after this one or from the start."""
+    ) -> tuple[Sequence[str], bool]:
+        """The next turns of a band, after this one or from the start, and whether there are
+        more behind them. None at all but more: they lie beyond what this line shows, and the
+        claim ends here; the next one goes on."""
         ...
 
     def has_turn(self, queue: str, priority: int, band: str, turn: str) -> bool: ...

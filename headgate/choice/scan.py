@@ -206,10 +206,13 @@ class Scan:
         found: dict[str, list[str]] = {}
         bound: str | None = None
         for band in self.bands:
-            found_turns = self.source.turns(self.queue, self.priority, band, after, each)
-            turns = [turn for turn in found_turns if upto is None or turn <= upto]
-            self.chooser.hops -= len(found_turns)
-            if len(turns) == each:
+            ahead, more = self.source.turns(self.queue, self.priority, band, after, each)
+            turns = [turn for turn in ahead if upto is None or turn <= upto]
+            self.chooser.hops -= len(ahead)
+            if more and not ahead:
+                self.chooser.hops = 0  # nobody knows what is there: the next claim looks
+                bound = ""
+            elif more and len(turns) == len(ahead):
                 bound = turns[-1] if bound is None else min(bound, turns[-1])
             for turn in turns:
                 found.setdefault(turn, []).append(band)

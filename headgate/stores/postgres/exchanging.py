@@ -30,6 +30,8 @@ from headgate.stores.relational.events import record
 from headgate.stores.relational.values import Words, WordsCache
 
 MOST_TURNS = 128
+MOST_HOPS = 512
+"""Lanes looked at in one claim: what is beyond the view is further away than in a file."""
 VIEW_AGE = 0.05
 """Seconds for which what was seen at the end of a round trip may serve the next."""
 
@@ -275,7 +277,8 @@ class RoundTrip:
             return
         worker = self._exchange.worker
         self._line = ViewLine(view, words, self._db, worker, self._freed)
-        self._chooser = Chooser(self._line, claim, workers=view.seen.workers, freed=self._freed)
+        bounded = replace(claim, hops=min(claim.hops, MOST_HOPS))
+        self._chooser = Chooser(self._line, bounded, workers=view.seen.workers, freed=self._freed)
         self._more = self._chooser.run() or self._more
 
     def _reap(self) -> list[str]:

@@ -16,12 +16,14 @@ import msgspec
 from headgate.choice import LaneKey, Lines, Row
 from headgate.claim import Group
 from headgate.limits import Need, needs_of
-from headgate.stores.postgres.database import Transaction
+from headgate.stores.postgres.database import SQL, Transaction
 from headgate.stores.relational.reserving import Reservations
 from headgate.stores.relational.values import Words, carry
 
 LANES = 16
 """Lanes of a turn that a look brings along."""
+MORE_LANES = 128
+"""The same when a choice needs more of them."""
 
 Reads = AbstractContextManager[Transaction]
 
@@ -31,9 +33,12 @@ class Tables(Protocol):
 
     def read(self) -> Reads: ...
     def write(self) -> Reads: ...
+    def call(self, sql: str, params: Mapping[str, Any]) -> Sequence[Row]: ...
 
 
 BandKey = tuple[str, int, str]
+Place = tuple[BandKey, str]
+"""A turn of a band."""
 
 
 class Turns(msgspec.Struct, array_like=True):
@@ -47,19 +52,19 @@ class Turns(msgspec.Struct, array_like=True):
     start: list[str]
     all_start: bool
 
-    def following(self, after: str | None, limit: int) -> list[str] | None:
-        """The next turns; None when that was not seen."""
+    def following(self, after: str | None, limit: int) -> tuple[list[str], bool]:
+        """The next turns as far as they were seen, and whether there are more."""
         if after == self.cursor:
             found, complete = self.after, self.all_after
-        elif after is None:
-            if not self.all_start:
-                return self.start[:limit] if len(self.start) >= limit else None
+        elif after is None and self.all_start:
             found, complete = [*self.start, *self.after], self.all_after
+        elif after is None:
+            found, complete = self.start, False
         elif after in self.after:
             found, complete = self.after[self.after.index(after) + 1 :], self.all_after
         else:
-            return None
-        return found[:limit] if complete or len(found) >= limit else None
+            found, complete = [], False
+        return found[:limit], not complete or len(found) > limit
 
     def holds(self, turn: str) -> bool | None:
         if turn in self.after or turn in self.start:
@@ -154,6 +159,8 @@ class ViewLine:
         """Units that the same round trip gives back: the view still counts them."""
         self._groups: dict[str, Group] = {}
         self._counted: dict[LaneKey, Lane] = {}
+        self._complete: set[Place] = set()
+        """Turns of which all lanes were seen, though they are many."""
         self.now = self.boot = view.seen.now
         self.lines = view.lines
         self.order = Order()
@@ -165,14 +172,9 @@ class ViewLine:
 
     def turns(
         self, queue: str, priority: int, band: str, after: str | None, limit: int
-    ) -> Sequence[str]:
+    ) -> tuple[Sequence[str], bool]:
         turns = self._view.turns.get((queue, priority, band))
-        found = turns.following(after, limit) if turns is not None else None
-        if found is not None:
-            return found
-        params = {"queue": queue, "priority": priority, "band": band}
-        rows = self._rows("turns", {**params, "after": after, "limit": limit})
-        return [row["turn"] for row in rows]
+        return ([], True) if turns is None else turns.following(after, limit)
 
     def has_turn(self, queue: str, priority: int, band: str, turn: str) -> bool:
         turns = self._view.turns.get((queue, priority, band))
@@ -185,14 +187,29 @@ class ViewLine:
     def lanes(
         self, queue: str, priority: int, band: str, turn: str, after: str | None, limit: int
     ) -> Sequence[str]:
-        seen = self._view.lanes.get(((queue, priority, band), turn))
-        if seen is not None:
+        place: Place = (queue, priority, band), turn
+        while True:
+            seen = self._view.lanes.get(place, [])
             lanes = [lane.lane for lane in seen if after is None or lane.lane > after]
-            if len(seen) < LANES or len(lanes) >= limit:
+            if len(lanes) >= limit or place in self._complete or len(seen) < LANES:
                 return lanes[:limit]
+            self._look_further(place, seen)
+
+    def _look_further(self, place: Place, seen: list[Lane]) -> None:
+        """More lanes of a turn than the view has, and the groups that they need."""
+        (queue, priority, band), turn = place
         params = {"queue": queue, "priority": priority, "band": band, "turn": turn}
-        rows = self._rows("lanes", {**params, "after": after, "limit": limit})
-        return [row["lane"] for row in rows]
+        rows = self._rows("lanes", {**params, "after": seen[-1].lane, "limit": MORE_LANES})
+        if len(rows) < MORE_LANES:
+            self._complete.add(place)
+        cells = ("lane", "jobs", "more", "place", "job", "since")
+        seen += [Lane(-1, turn, *(row[cell] for cell in cells)) for row in rows]
+        needs = [need for row in rows for need in needs_of(band, row["lane"])]
+        groups = {need.group for need in needs} - set(self._groups)
+        held = self._view.seen.held or {}
+        for row in self._rows("held", {"groups": sorted(groups)}):
+            held[row["grp"]] = row["held"]
+        self._view.seen.held = held
 
     def heads(self, key: LaneKey, after: int, limit: int) -> Sequence[Row]:
         """As many as there are, told apart only by their number: which ones they are is found
@@ -243,8 +260,7 @@ class ViewLine:
         raise AssertionError("what has expired is found when it is taken")
 
     def _rows(self, name: str, params: Mapping[str, Any]) -> Sequence[Row]:
-        with self._tables.read() as tx:
-            return tx.rows(getattr(tx.sql.line, name), params)
+        return self._tables.call(getattr(SQL.line, name), params)
 
     # --- groups -------------------------------------------------------------------------------
 

@@ -56,10 +56,11 @@ class TransactionLine:
 
     def turns(
         self, queue: str, priority: int, band: str, after: str | None, limit: int
-    ) -> Sequence[str]:
+    ) -> tuple[Sequence[str], bool]:
         sql = Q.turns_from_start if after is None else Q.turns_after
         params = {"queue": queue, "priority": priority, "band": band, "after": after}
-        return [row["turn"] for row in self._tx.rows(sql, {**params, "limit": limit})]
+        turns = [row["turn"] for row in self._tx.rows(sql, {**params, "limit": limit})]
+        return turns, len(turns) == limit
 
     def has_turn(self, queue: str, priority: int, band: str, turn: str) -> bool:
         params = {"queue": queue, "priority": priority, "band": band, "turn": turn}

@@ -14,40 +14,39 @@ WITH RECURSIVE b AS (
 )
 SELECT queue, priority, band FROM b
 
--- name: turns
-WITH RECURSIVE t AS (
-    (SELECT r.turn, 1 AS n FROM headgate.ready r
-     WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band
-       AND (:after::text IS NULL OR r.turn > :after::text)
-     ORDER BY r.turn LIMIT 1)
-    UNION ALL
-    SELECT x.turn, t.n + 1 FROM t CROSS JOIN LATERAL (
-        SELECT r.turn FROM headgate.ready r
-        WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band AND r.turn > t.turn
-        ORDER BY r.turn LIMIT 1
-    ) x WHERE t.n < :limit
-)
-SELECT turn FROM t
-
 -- name: has_turn
 SELECT 1 FROM headgate.ready
 WHERE queue = :queue AND priority = :priority AND band = :band AND turn = :turn LIMIT 1
 
 -- name: lanes
 WITH RECURSIVE l AS (
-    (SELECT r.lane, 1 AS n FROM headgate.ready r
+    (SELECT r.lane, r.place, 1 AS n FROM headgate.ready r
      WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band AND r.turn = :turn
-       AND (:after::text IS NULL OR r.lane > :after::text)
-     ORDER BY r.lane LIMIT 1)
+       AND r.lane > :after
+     ORDER BY r.lane, r.place LIMIT 1)
     UNION ALL
-    SELECT x.lane, l.n + 1 FROM l CROSS JOIN LATERAL (
-        SELECT r.lane FROM headgate.ready r
+    SELECT x.lane, x.place, l.n + 1 FROM l CROSS JOIN LATERAL (
+        SELECT r.lane, r.place FROM headgate.ready r
         WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band AND r.turn = :turn
           AND r.lane > l.lane
-        ORDER BY r.lane LIMIT 1
+        ORDER BY r.lane, r.place LIMIT 1
     ) x WHERE l.n < :limit
 )
-SELECT lane FROM l
+SELECT l.lane, least(h.n, 8) AS jobs, h.n > 8 AS more, h.place, h.job, h.since
+FROM l CROSS JOIN LATERAL (
+    SELECT count(*) AS n, min(x.place) AS place, min(x.job) AS job, min(x.since) AS since
+    FROM (SELECT r.place, r.job, r.since FROM headgate.ready r
+          WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band AND r.turn = :turn
+            AND r.lane = l.lane AND r.place >= l.place
+          ORDER BY r.place, r.job LIMIT 9) x
+) h WHERE h.n > 0 ORDER BY l.n
+
+-- name: held
+SELECT s.grp, sum(s.units)::integer AS held FROM headgate.slots s
+WHERE s.grp = ANY (:groups) AND s.token IS NOT NULL
+  AND s.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
+  AND (s.worker IS NOT NULL OR s.ends > headgate.clock())
+GROUP BY s.grp
 
 -- name: heads
 SELECT place, job, 0 AS attempt, since, NULL AS expires_at FROM headgate.ready
