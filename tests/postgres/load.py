@@ -4,6 +4,7 @@ that ran is written down, and how many held a limit at once."""
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 from collections import Counter
@@ -99,7 +100,7 @@ class Load:
                 self._stop.wait(0.002)
 
     def _work(self) -> None:
-        name = f"w{threading.get_ident()}"
+        name = f"w-{secrets.token_hex(4)}"
         self.store.register(NewWorker(name, name, pid=os.getpid(), lease=3600.0))
         state = ClaimState()
         running: list[Claimed] = []

@@ -49,8 +49,9 @@ def take(store: Store, group: str = "gpu", lease: float = 30.0) -> SlotRecord | 
 
 
 HOLD = (
-    "INSERT INTO headgate.slots (grp, slot, token, holder, worker_name, units, since, ends)"
-    " VALUES (%s, 0, nextval('headgate.tokens'), 'rival', 'rival', 1, 0, 1e12)"
+    "INSERT INTO headgate.slots (grp, epoch, slot, token, holder, worker_name, units, since, ends)"
+    " SELECT %s, max(epoch), 0, nextval('headgate.tokens'), 'rival', 'rival', 1, 0, 1e12"
+    " FROM headgate.epochs"
 )
 SHARE = "SELECT pg_advisory_xact_lock_shared(headgate.salt(), headgate.lock_key(%s))"
 ALONE = "SELECT pg_advisory_xact_lock(headgate.salt(), headgate.lock_key(%s))"

@@ -286,6 +286,15 @@ DECLARE
     v_at integer[];
     v_left integer[];
     v_next integer[];
+    v_own integer;
+    v_own_tids tid[];
+    v_own_groups text[];
+    v_own_slots integer[];
+    v_own_units integer[];
+    v_own_held jsonb;
+    v_index jsonb;
+    v_more_at integer[];
+    v_more_left integer[];
     v_free_tids tid[];
     v_free_slots integer[];
     v_free_groups integer[];
@@ -338,26 +347,31 @@ BEGIN
     IF cardinality(p_token) > 0 THEN
         -- The slots go from who ended to who runs in them now, before the ends below release
         -- what is still under their own token.
-        WITH p AS (
-            SELECT * FROM unnest(p_token, p_owner, p_ago) p (token, owner, ago)
-        ), own AS (
-            SELECT p.token, p.owner, p.ago, o.slots FROM p
-            JOIN headgate.running o ON o.token = p.owner AND o.worker = w_id
-        ), started AS (
+        WITH started AS (
             UPDATE headgate.running r
             SET reserved = false, started_at = v_now - greatest(0, p.ago),
-                slots = coalesce(own.slots, r.slots)
-            FROM p LEFT JOIN own ON own.token = p.token
+                slots = coalesce(o.slots, r.slots)
+            FROM unnest(p_token, p_owner, p_ago) p (token, owner, ago)
+            LEFT JOIN headgate.running o ON o.token = p.owner AND o.worker = w_id
             WHERE r.token = p.token AND r.worker = w_id AND r.reserved
-              AND (p.owner IS NULL OR own.token IS NOT NULL)
-            RETURNING r.token, r.job, p.owner, own.slots, r.started_at
+              AND (p.owner IS NULL OR o.token IS NOT NULL)
+            RETURNING r.token, r.job, p.owner, o.slots, r.started_at
         )
         UPDATE headgate.slots x
-        SET token = s.token, job = s.job, since = s.started_at, ends = NULL
-        FROM started s, json_array_elements(s.slots::json) e
-        WHERE s.owner IS NOT NULL AND s.slots <> '[]'
-          AND x.grp = e ->> 0 AND x.slot = (e ->> 1)::integer AND x.token = s.owner
-          AND x.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1);
+        SET token = f.token, job = f.job, since = f.started_at, ends = NULL
+        FROM (
+            SELECT s.token, s.job, s.owner, s.started_at, y.grp, y.slot, y.epoch FROM started s
+            CROSS JOIN LATERAL json_array_elements(s.slots::json) e
+            CROSS JOIN LATERAL (
+                SELECT z.grp, z.slot, z.epoch FROM headgate.slots z
+                WHERE z.grp = e ->> 0 AND z.slot = (e ->> 1)::integer AND z.token = s.owner
+                  AND z.epoch = (SELECT e.epoch FROM headgate.epochs e
+                                 ORDER BY e.epoch DESC LIMIT 1)
+                OFFSET 0
+            ) y
+            WHERE s.owner IS NOT NULL AND s.slots <> '[]'
+        ) f
+        WHERE x.grp = f.grp AND x.slot = f.slot AND x.epoch = f.epoch AND x.token = f.owner;
         SELECT array_agg(r.token) INTO v_known FROM headgate.running r
         WHERE r.token = ANY (p_token) AND r.worker = w_id AND NOT r.reserved;
     END IF;
@@ -392,21 +406,23 @@ BEGIN
             DELETE FROM headgate.attempts a WHERE a.job = ANY (v_jobs);
         END IF;
         IF v_slots IS NOT NULL THEN
-            SELECT array_agg(s.ctid) INTO v_tids
+            -- They are free from here on, and locked until the end. Those that are taken again
+            -- below are written once: every write leaves a dead row behind.
+            SELECT array_agg(s.ctid), array_agg(x.grp), array_agg(x.slot), array_agg(s.counted)
+            INTO v_own_tids, v_own_groups, v_own_slots, v_own_units
             FROM unnest(v_slots, v_slot_tokens) f (slots, token)
             CROSS JOIN LATERAL (
                 SELECT e ->> 0 AS grp, (e ->> 1)::integer AS slot
                 FROM json_array_elements(f.slots::json) e
             ) x
             CROSS JOIN LATERAL (
-                SELECT y.ctid FROM headgate.slots y
+                SELECT y.ctid, CASE WHEN y.worker IS NOT NULL OR y.ends > v_now THEN y.units
+                                    ELSE 0 END AS counted
+                FROM headgate.slots y
                 WHERE y.grp = x.grp AND y.slot = x.slot AND y.token = f.token
                   AND y.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
                 FOR UPDATE
             ) s;
-            UPDATE headgate.slots s SET token = NULL, worker = NULL, job = NULL, ends = NULL
-            WHERE s.ctid = ANY (v_tids);
-            v_tids := NULL;
         END IF;
         IF EXISTS (SELECT 1 FROM headgate.cancels) THEN
             DELETE FROM headgate.cancels c USING headgate.finished d
@@ -436,11 +452,16 @@ BEGIN
                 END IF;
             END LOOP;
         ELSE
+            SELECT jsonb_object_agg(o.grp, o.units) INTO v_own_held FROM (
+                SELECT x.grp, sum(x.units) AS units
+                FROM unnest(v_own_groups, v_own_units) x (grp, units) GROUP BY x.grp
+            ) o;
             SELECT array_agg(CASE
                 WHEN v_free[g.i] IS NULL THEN NULL
                 WHEN v_contended THEN 0
                 WHEN g.value IS NULL THEN 2000000000
-                ELSE g.value - coalesce(h.held, 0) END ORDER BY g.i)
+                ELSE g.value - coalesce(h.held, 0)
+                     + coalesce((v_own_held ->> g.name)::integer, 0) END ORDER BY g.i)
             INTO v_free
             FROM unnest(g_name, g_value) WITH ORDINALITY g (name, value, i)
             LEFT JOIN LATERAL (
@@ -553,26 +574,51 @@ BEGIN
                     v_wanted[n_group[v_need]] := v_wanted[n_group[v_need]] + 1;
                 END IF;
             END LOOP;
-            -- Rows that nobody holds are used again, and new ones made where there are not
-            -- enough. Nobody else gives out slots of these groups: the locks are ours.
-            SELECT array_agg(f.tid), array_agg(f.slot), array_agg(g.i)
+            -- What has just become free is used again, then rows that nobody holds, and new ones
+            -- are made where there are not enough. Nobody else gives out slots of these groups:
+            -- the locks are ours.
+            v_at := array_fill(0, ARRAY[cardinality(g_name)]);
+            v_left := v_at;
+            v_more_at := v_at;
+            v_more_left := v_at;
+            IF v_own_tids IS NOT NULL THEN
+                SELECT jsonb_object_agg(g.name, g.i) INTO v_index
+                FROM unnest(g_name) WITH ORDINALITY g (name, i);
+                SELECT array_agg(o.tid ORDER BY o.i), array_agg(o.slot ORDER BY o.i),
+                       array_agg(o.i ORDER BY o.i)
+                INTO v_free_tids, v_free_slots, v_free_groups
+                FROM (
+                    SELECT x.tid, x.slot, (v_index ->> x.grp)::integer AS i
+                    FROM unnest(v_own_tids, v_own_slots, v_own_groups) x (tid, slot, grp)
+                ) o
+                WHERE o.i IS NOT NULL;
+                FOR v_i IN 1 .. coalesce(cardinality(v_free_groups), 0) LOOP
+                    v_group := v_free_groups[v_i];
+                    IF v_left[v_group] = 0 THEN
+                        v_at[v_group] := v_i;
+                    END IF;
+                    v_left[v_group] := v_left[v_group] + 1;
+                END LOOP;
+            END IF;
+            v_own := coalesce(cardinality(v_free_groups), 0);
+            SELECT v_free_tids || array_agg(f.tid), v_free_slots || array_agg(f.slot),
+                   v_free_groups || array_agg(g.i::integer)
             INTO v_free_tids, v_free_slots, v_free_groups
-            FROM unnest(g_name, v_wanted) WITH ORDINALITY g (name, k, i) CROSS JOIN LATERAL (
+            FROM unnest(g_name, v_wanted, v_left) WITH ORDINALITY g (name, k, own, i)
+            CROSS JOIN LATERAL (
                 SELECT s.ctid AS tid, s.slot FROM headgate.slots s
                 WHERE s.grp = g.name
                   AND s.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
                   AND (s.token IS NULL OR (s.worker IS NULL AND s.ends <= v_now))
-                ORDER BY s.slot LIMIT g.k FOR UPDATE
+                ORDER BY s.slot LIMIT g.k - g.own FOR UPDATE
             ) f
-            WHERE g.k > 0;
-            v_at := array_fill(0, ARRAY[cardinality(g_name)]);
-            v_left := v_at;
-            FOR v_i IN 1 .. coalesce(cardinality(v_free_groups), 0) LOOP
+            WHERE g.k > g.own;
+            FOR v_i IN v_own + 1 .. coalesce(cardinality(v_free_groups), 0) LOOP
                 v_group := v_free_groups[v_i];
-                IF v_left[v_group] = 0 THEN
-                    v_at[v_group] := v_i;
+                IF v_more_left[v_group] = 0 THEN
+                    v_more_at[v_group] := v_i;
                 END IF;
-                v_left[v_group] := v_left[v_group] + 1;
+                v_more_left[v_group] := v_more_left[v_group] + 1;
             END LOOP;
             v_next := NULL;
             FOR v_i IN 1 .. cardinality(v_held_need) LOOP
@@ -581,6 +627,11 @@ BEGIN
                 CONTINUE WHEN v_held_grant[v_i] > v_counts[v_lane];
                 v_job := v_first[v_lane] + v_held_grant[v_i] - 1;
                 v_group := n_group[v_need];
+                IF v_left[v_group] = 0 AND v_more_left[v_group] > 0 THEN
+                    v_at[v_group] := v_more_at[v_group];
+                    v_left[v_group] := v_more_left[v_group];
+                    v_more_left[v_group] := 0;
+                END IF;
                 IF v_left[v_group] > 0 THEN
                     v_slot := v_free_slots[v_at[v_group]];
                     v_re_tids := v_re_tids || v_free_tids[v_at[v_group]];
@@ -648,6 +699,15 @@ BEGIN
         FROM unnest(v_tokens, v_jobs, v_attempts, v_since, v_held_texts, v_lanes, v_reserved)
             WITH ORDINALITY t (token, job, attempt, since, held, lane, reserved, i)
         JOIN headgate.jobs j ON j.n = t.job;
+    END IF;
+    IF v_own_tids IS NOT NULL THEN
+        IF v_re_tids IS NOT NULL THEN
+            v_own_tids := ARRAY(SELECT unnest(v_own_tids) EXCEPT SELECT unnest(v_re_tids));
+        END IF;
+        IF cardinality(v_own_tids) > 0 THEN
+            UPDATE headgate.slots s SET token = NULL, worker = NULL, job = NULL, ends = NULL
+            WHERE s.ctid = ANY (v_own_tids);
+        END IF;
     END IF;
     RETURN json_build_object(
         'now', v_now, 'claimed', v_claimed::json, 'expired', v_expired, 'told', v_told,
