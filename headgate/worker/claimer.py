@@ -35,7 +35,7 @@ _QUIET = 0.1
 """Seconds between two round trips that a bell asks for while there is no room anyway."""
 _LONGEST_GAP = 0.02
 _LONGEST_BACKOFF = 2.0
-_AHEAD = 4
+_AHEAD = 8
 """Jobs reserved at once, for each that may run."""
 _GATHERING = 0.005
 """Seconds for which ends may wait for others, while what follows them is here already."""
