@@ -429,7 +429,6 @@ class Store(Protocol):
         several times a second: it knows when there may be something to do."""
         ...
 
-
     # slots by hand
     def take_slot(self, request: SlotRequest) -> SlotRecord | None: ...
     def drop_slot(self, group: str, slot: int, token: int | None, by: str = "") -> bool:

@@ -1,3 +1,22 @@
+from collections.abc import Iterator
+
+import pytest
+
+from headgate.stores import open_store
+from tests.conformance.conftest import HandClock, Rig
 from tests.postgres.fixtures import bounced_url, empty_database, postgres, postgres_url
 
-__all__ = ["bounced_url", "empty_database", "postgres", "postgres_url"]
+__all__ = ["bounced_url", "empty_database", "postgres", "postgres_url", "rig"]
+
+
+@pytest.fixture
+def rig(postgres_url: str) -> Iterator[Rig]:
+    """A store with a clock in hand; after every test its tables agree with each other."""
+    clock = HandClock()
+    store = open_store(postgres_url, clock=clock)
+    rig = Rig(store, clock)
+    yield rig
+    for hand in rig.hands:
+        hand.end_all()
+    assert store.doctor() == []
+    store.close()

@@ -12,24 +12,11 @@ import pytest
 
 from headgate.errors import HeadgateError, StaleAttempt, StoreBusy
 from headgate.jobs import Finish, JobFilter, NewJob, Retention, Routing
-from headgate.stores import open_store
 from headgate.stores.postgres import leases
 from headgate.stores.postgres import store as postgres_store
 from headgate.stores.protocol import Exchange, LimitChange, SlotRecord, SlotRequest, Store
-from tests.conformance.conftest import HandClock, Rig, need
+from tests.conformance.conftest import Rig, need
 from tests.postgres.rival import Rival, Waiter, until_blocked
-
-
-@pytest.fixture
-def rig(postgres_url: str) -> Iterator[Rig]:
-    clock = HandClock()
-    store = open_store(postgres_url, clock=clock)
-    rig = Rig(store, clock)
-    yield rig
-    for hand in rig.hands:
-        hand.end_all()
-    assert store.doctor() == []
-    store.close()
 
 
 @pytest.fixture

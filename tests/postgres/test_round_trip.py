@@ -3,30 +3,16 @@ answer, nothing extra for those without limits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from headgate.errors import StoreInDoubt
 from headgate.jobs import Finish, NewJob
-from headgate.stores import open_store
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.store import PostgresStore
 from headgate.stores.protocol import Claim, Exchange
-from tests.conformance.conftest import Hand, HandClock, Rig, need
-
-
-@pytest.fixture
-def rig(postgres_url: str) -> Iterator[Rig]:
-    clock = HandClock()
-    store = open_store(postgres_url, clock=clock)
-    rig = Rig(store, clock)
-    yield rig
-    for hand in rig.hands:
-        hand.end_all()
-    assert store.doctor() == []
-    store.close()
+from tests.conformance.conftest import Hand, Rig, need
 
 
 def database(rig: Rig) -> Database:
