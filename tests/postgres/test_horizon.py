@@ -15,7 +15,7 @@ import pytest
 
 from headgate import App
 from headgate.jobs import NewJob
-from headgate.stores.postgres import compacting, schema
+from headgate.stores.postgres import compacting, schema, view
 from headgate.stores.postgres.database import Database
 from tests.postgres.load import LIMIT, Load, doctored, watching
 from tests.postgres.server import OwnServer, Server
@@ -243,3 +243,20 @@ def test_a_dump_of_a_store_at_work_is_restored_whole(
                 restored.drain()
             assert set(restored.ran) == restored.submitted
             assert doctored(restored.store) == []
+
+
+def test_who_looks_only_near_still_finds_what_is_new(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if dead rows stood in the way all the time."""
+    monkeypatch.setattr(view, "SLOW", -1.0)
+    monkeypatch.setattr(view, "NEAR_TIMES", 1e9)
+    monkeypatch.setattr(view, "NEAR_LONGEST", 0.3)
+    with load.running():
+        load.work_off(1000)
+        (urgent,) = load.store.submit([NewJob("plain", queue="a", priority=-100)])
+        load.submitted.add(urgent.id)
+        load.wait(lambda: urgent.id in load.ran, "it was found")
+        load.work_off(1000)
+        load.drain()
+    whole(load)

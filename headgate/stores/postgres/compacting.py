@@ -29,9 +29,9 @@ GENERATION_ROWS = 10_000
 """A generation that has had so many rows is left behind."""
 GENERATIONS = 8
 """At most so many: each is probed by every claim."""
-SLOT_VERSIONS = 1000
+SLOT_VERSIONS = 400
 """Dead versions of slots before they move on, and as many times their number as …"""
-SLOT_SHARE = 2
+SLOT_SHARE = 1
 SETTLED = 10.0
 """Seconds for which an old generation runs empty by itself, before its rest is moved."""
 REST = 20

@@ -299,7 +299,9 @@ class RoundTrip:
                     shut.append(text)
         return shut
 
-    def _look_params(self, claim: Claim, rings: Sequence[str]) -> tuple[Any, ...]:
+    def _look_params(
+        self, claim: Claim, rings: Sequence[str], heads: str | None = None
+    ) -> tuple[Any, ...]:
         # The next claim may want more than this one: as much as any of the last did.
         state = claim.state
         state.wanted = max(1, claim.room + claim.ahead_room, state.wanted * 7 // 8)
@@ -313,12 +315,13 @@ class RoundTrip:
         return (
             arrays.texts(rings), self._exchange.worker, queues, arrays.texts(claim.tasks),
             arrays.texts(self._shut(claim)), _cursors(claim.state), each, LANES, wanted,
+            heads,
         )  # fmt: skip
 
     def _look_now(self, claim: Claim) -> View:
         params = self._look_params(claim, ())
         (row,) = self._db.call(SQL.exchange.look, params)
-        return View(_look.decode(row[0]), params[-1])
+        return View(_look.decode(row[0]), claim.state.wanted)
 
     # --- act ----------------------------------------------------------------------------------
 
@@ -328,8 +331,10 @@ class RoundTrip:
         params = self._act_params(order, op)
         rings = self._rings()
         behind: tuple[str, tuple[Any, ...]] | None = None
+        heads: str | None = None
         if claim is not None and claim.again:
-            behind = SQL.exchange.look, self._look_params(claim, rings)
+            heads = self._view.heads if self._view is not None else None
+            behind = SQL.exchange.look, self._look_params(claim, rings, heads)
         elif rings:
             behind = SQL.exchange.ring, (arrays.texts(rings),)
         try:
@@ -338,8 +343,9 @@ class RoundTrip:
             tokens = {f.token for f in (*exchange.finishes, *exchange.passed)}
             self._exchanger.doubt(exchange.worker, op, frozenset(tokens))
             raise
-        if claim is not None and claim.again and after is not None and behind is not None:
-            claim.state.view = View(_look.decode(after), behind[1][-1])
+        if claim is not None and claim.again and after is not None:
+            nearer = self._view if heads is not None else None
+            claim.state.view = View(_look.decode(after), claim.state.wanted, nearer)
         return _act.decode(text)
 
     def _act_params(self, order: Order, op: int) -> tuple[Any, ...]:

@@ -22,6 +22,10 @@ from headgate.stores.relational.values import Words, carry
 
 LANES = 16
 """Lanes of a turn that a look brings along."""
+SLOW = 0.001
+"""Seconds to come to the first job in line: more than that, and something stands in the way."""
+NEAR_TIMES = 20
+NEAR_LONGEST = 1.0
 MORE_LANES = 128
 """The same when a choice needs more of them."""
 
@@ -103,14 +107,20 @@ class Seen(msgspec.Struct):
     refused: list[str] | None = None
     paused: list[str] | None = None
     cancels: list[tuple[int, str]] | None = None
+    heads: list[tuple[str, int, str, str, str, int]] = []
+    took: float = 0.0
 
 
 class View:
-    """One look, indexed."""
+    """One look, indexed. `nearer`: the view before it, if it looked only where that had found
+    something."""
 
-    def __init__(self, seen: Seen, wanted: int) -> None:
+    def __init__(self, seen: Seen, wanted: int, nearer: View | None = None) -> None:
         self.seen = seen
         self.taken_at = time.monotonic()
+        self._full_at, self._took = self.taken_at, seen.took
+        if nearer is not None:
+            self._full_at, self._took = nearer._full_at, nearer._took
         self.wanted = wanted
         self.lines: Lines = {}
         for queue, priority, band in seen.bands:
@@ -123,6 +133,19 @@ class View:
     @property
     def age(self) -> float:
         return time.monotonic() - self.taken_at
+
+    @property
+    def heads(self) -> str | None:
+        """Where a next look may begin, for `headgate.look`; None: at the start of the line.
+
+        To begin at the start is slow only where dead rows stand there that cannot be removed.
+        Then it is done so seldom that it costs a twentieth of the time; what is new meanwhile,
+        and stands before all that was seen, waits that long.
+        """
+        near = min(NEAR_LONGEST, NEAR_TIMES * self._took)
+        if self._took < SLOW or time.monotonic() - self._full_at > near:
+            return None
+        return msgspec.json.encode(self.seen.heads).decode()
 
 
 class Order:

@@ -6,17 +6,20 @@
 -- The settings on both functions keep one plan whatever the statistics say: every step is a
 -- probe of a primary key.
 
--- Ring these bells, then say what stands in line. `p_skip`: bands that are not entered; `p_cursors`: per queue and
--- priority the turn to go on after, as {"queue": {"priority": "turn"}}.
+-- Ring these bells, then say what stands in line. `p_skip`: bands that are not entered;
+-- `p_cursors`: per queue and priority the turn to go on after, as {"queue": {"priority": "turn"}};
+-- `p_heads`: where the bands of an earlier look began, as that told it: only these are looked at,
+-- from there on, and no dead row before them is passed over. NULL: all there is.
 --
 -- The answer: time, version of the limits, and by name
---   bands: [[queue, priority, band], …]
+--   bands: [[queue, priority, band], …]; heads: [[queue, priority, band, turn, lane, place], …],
+--          the first job of each; took: seconds that it took to come to the first
 --   turns: [[band number, [turn, …] after the cursor, all?, [turn, …] from the start, all?], …]
 --   lanes: [[band number, turn, lane, jobs up to a bound, more?, place, job, since], …]
 --   held:  {group: units}; next_end: when the first slot taken by hand in one of them ends
 CREATE OR REPLACE FUNCTION headgate.look(
     p_rings text[], p_worker text, p_queues text[], p_tasks text[], p_skip text[], p_cursors json,
-    p_turns integer, p_lanes integer, p_wanted integer
+    p_turns integer, p_lanes integer, p_wanted integer, p_heads json DEFAULT NULL
 ) RETURNS json LANGUAGE plpgsql
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_material = off
@@ -25,6 +28,9 @@ AS $$
 DECLARE
     v_now float8 := headgate.clock();
     v_bands json[] := '{}';
+    v_heads json[] := '{}';
+    v_began timestamptz;
+    v_took float8;
     v_turns json[] := '{}';
     v_lanes json[] := '{}';
     v_groups text[] := '{}';
@@ -51,11 +57,13 @@ BEGIN
     FOREACH v_what IN ARRAY p_rings LOOP
         PERFORM headgate.ring(v_what);
     END LOOP;
+    v_began := clock_timestamp();
     FOR v_band IN
         -- Who arrives at a band, a turn or a lane has passed over the dead rows before its first
         -- job, and takes that job along: what follows begins there, and passes over none again.
         WITH RECURSIVE b AS (
             (SELECT r.queue, r.priority, r.band, r.turn, r.lane, r.place FROM headgate.ready r
+             WHERE p_heads IS NULL
              ORDER BY r.queue, r.priority, r.band, r.turn, r.lane, r.place LIMIT 1)
             UNION ALL
             SELECT n.* FROM b CROSS JOIN LATERAL (
@@ -65,7 +73,17 @@ BEGIN
             ) n
         )
         SELECT * FROM b
+        UNION ALL
+        SELECT n.* FROM json_array_elements(p_heads) h CROSS JOIN LATERAL (
+            SELECT r.queue, r.priority, r.band, r.turn, r.lane, r.place FROM headgate.ready r
+            WHERE r.queue = h ->> 0 AND r.priority = (h ->> 1)::smallint AND r.band = h ->> 2
+              AND (r.turn, r.lane, r.place) >= (h ->> 3, h ->> 4, (h ->> 5)::bigint)
+            ORDER BY r.turn, r.lane, r.place LIMIT 1
+        ) n
     LOOP
+        v_took := coalesce(v_took, extract(epoch FROM clock_timestamp() - v_began)::float8);
+        v_heads := v_heads || json_build_array(v_band.queue, v_band.priority, v_band.band,
+                                               v_band.turn, v_band.lane, v_band.place);
         v_i := v_i + 1;
         v_bands := v_bands || json_build_array(v_band.queue, v_band.priority, v_band.band);
         v_shape := v_band.band::json;
@@ -208,7 +226,7 @@ BEGIN
             WHERE r.worker = p_worker) AS cancels
     INTO v_glance;
     RETURN json_build_object(
-        'now', v_now, 'bands', v_bands, 'turns', v_turns, 'lanes', v_lanes, 'held', v_held,
+        'now', v_now, 'bands', v_bands, 'heads', v_heads, 'took', coalesce(v_took, 0), 'turns', v_turns, 'lanes', v_lanes, 'held', v_held,
         'next_due', v_glance.next_due, 'next_end', v_next_end, 'version', v_glance.version,
         'unrouted', v_glance.unrouted, 'expired', v_glance.expired, 'workers', v_glance.workers,
         'reservations', v_glance.reservations, 'refused', v_glance.refused,

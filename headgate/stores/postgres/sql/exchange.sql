@@ -12,7 +12,7 @@ SELECT headgate.act(
 
 -- name: look
 SELECT headgate.look(?::text[], ?, ?::text[], ?::text[], ?::text[], ?::json, ?::integer, ?::integer,
-                     ?::integer)::text AS answer
+                     ?::integer, ?::json)::text AS answer
 
 -- name: granted
 SELECT headgate.claimed_by(?, ?::bigint)::text AS answer
