@@ -14,11 +14,15 @@ KINDS = {
 }
 
 
+# A time-out counts from the claim, so it covers the start of an isolated process too.
+TIMEOUTS = {kind: 4.0 if kind == "isolated" else 0.3 for kind in KINDS}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_timeout(site: Site, kind: str) -> None:
     tree = site.start()
     site.ready()
-    job = KINDS[kind].using(timeout=0.3).submit()
+    job = KINDS[kind].using(timeout=TIMEOUTS[kind]).submit()
     record = site.until_done(job.id)
     assert (record.state, record.reason) == ("failed", "timeout")
     assert record.error is not None
@@ -31,9 +35,7 @@ def test_timeout(site: Site, kind: str) -> None:
 def test_a_timeout_counts_as_an_error(site: Site, kind: str) -> None:
     tree = site.start()
     site.ready()
-    # A time-out counts from the claim, so it covers the start of an isolated process too.
-    timeout = 4.0 if kind == "isolated" else 0.3
-    job = KINDS[kind].using(timeout=timeout, retries=1).submit()
+    job = KINDS[kind].using(timeout=TIMEOUTS[kind], retries=1).submit()
     site.wait_for("running", count=2)
     record = site.until_done(job.id)
     assert (record.state, record.reason, record.attempt) == ("failed", "timeout", 2)
