@@ -6,7 +6,7 @@
 --   taken, and is truncated as a whole as soon as nobody has it open. That is possible under an
 --   idle snapshot. An open producer keeps the one generation that it wrote to, a dump those that
 --   were there when it began: they are read on, and stay as small as they were then.
--- * `slots` has epochs, the second column of its key. All rows move on to a new epoch at once,
+-- * `slots` has epochs, the first column of its key. All rows move on to a new epoch at once,
 --   and what died before lies outside the range that is read. Nothing is truncated, so this is
 --   possible under a dump, and no snapshot ever sees other rows than those of its own time.
 --
@@ -45,7 +45,7 @@ BEGIN
                 g.n IS NOT NULL AND g.n = v_current,
                 headgate.clock() - (SELECT x.at FROM headgate.generations x WHERE x.n > g.n
                                     ORDER BY x.n LIMIT 1),
-                coalesce(v_next - g.retired > coalesce(v_age, 0), false)))
+                coalesce(v_next - g.retired > coalesce(v_age, 0), g.n IS NULL)))
             FROM (
                 SELECT c.oid, substr(c.relname, 7)::smallint AS gen
                 FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -77,7 +77,7 @@ BEGIN
     IF NOT headgate.may_compact() THEN
         RETURN NULL;
     END IF;
-    v_current := headgate.generation();
+    v_current := headgate.current_generation();
     SELECT array_agg(p.gen), min(p.gen) FILTER (WHERE p.empty AND p.gen <> v_current)
     INTO v_gens, v_gen
     FROM (
@@ -97,6 +97,9 @@ BEGIN
         EXECUTE format(
             'ALTER TABLE headgate.ready ATTACH PARTITION headgate.ready_%s FOR VALUES IN (%s)',
             v_gen, v_gen);
+        -- Used from the next time on: who claims and has opened `ready` already may read it
+        -- without this one for as long as its statement lasts.
+        RETURN true;
     END IF;
     DELETE FROM headgate.generations g WHERE g.gen = v_gen;
     INSERT INTO headgate.generations (gen, at) VALUES (v_gen, headgate.clock());
@@ -115,7 +118,7 @@ BEGIN
     END IF;
     UPDATE headgate.generations g
     SET retired = pg_snapshot_xmax(pg_current_snapshot())::text::bigint
-    WHERE g.retired IS NULL AND g.gen <> headgate.generation();
+    WHERE g.retired IS NULL AND g.gen <> headgate.current_generation();
     RETURN true;
 END $$;
 
@@ -164,7 +167,7 @@ BEGIN
         RETURN NULL;
     END IF;
     EXECUTE format('SELECT EXISTS (SELECT 1 FROM headgate.ready_%s)', gen) INTO v_rows;
-    IF v_rows OR headgate.generation() = gen THEN
+    IF v_rows OR headgate.current_generation() = gen THEN
         RETURN 'rows';
     END IF;
     -- Nobody can have an uncommitted row in it once this lock is ours: so what is seen by the
@@ -189,7 +192,7 @@ BEGIN
     IF NOT headgate.may_compact() THEN
         RETURN NULL;
     END IF;
-    IF gen = 0 OR headgate.generation() = gen THEN
+    IF gen = 0 OR headgate.current_generation() = gen THEN
         RETURN false;
     END IF;
     LOCK TABLE ONLY headgate.ready IN ACCESS EXCLUSIVE MODE;

@@ -4,14 +4,15 @@ WHERE NOT EXISTS (SELECT 1 FROM headgate.workers w WHERE w.id = r.worker)
 
 -- name: holderless
 SELECT grp, slot, token FROM headgate.slots s
-WHERE s.token IS NOT NULL AND s.job IS NOT NULL AND s.worker IS NOT NULL
+WHERE s.epoch = headgate.epoch() AND s.token IS NOT NULL AND s.job IS NOT NULL
+  AND s.worker IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM headgate.running r WHERE r.token = s.token)
 
 -- Slots that were passed on belong to another attempt of the same worker: they are held.
 -- name: slotless
 SELECT DISTINCT r.token FROM headgate.running r, json_array_elements(r.slots::json) e
 WHERE NOT r.released AND NOT r.reserved
-  AND NOT EXISTS (SELECT 1 FROM headgate.slots s WHERE s.grp = e ->> 0
+  AND NOT EXISTS (SELECT 1 FROM headgate.slots s WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0
       AND s.slot = (e ->> 1)::integer AND s.worker = r.worker AND s.token IS NOT NULL)
 
 -- name: nowhere

@@ -19,18 +19,18 @@ DELETE FROM headgate.running WHERE token = :token
 -- name: free_slots
 UPDATE headgate.slots s SET token = NULL, job = NULL, worker = NULL, ends = NULL, since = :now
 FROM json_array_elements(:slots::json) e
-WHERE s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :token
+WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :token
 
 -- name: free_lost_slots
 UPDATE headgate.slots s SET token = NULL, job = NULL, worker = NULL, ends = NULL, since = :now
 FROM json_array_elements(:slots::json) e
-WHERE s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :token
+WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :token
   AND s.worker IS NOT NULL
 
 -- name: keep_extended_slots
 UPDATE headgate.slots s SET worker = NULL
 FROM json_array_elements(:slots::json) e
-WHERE s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :token AND s.ends > :boot
+WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :token AND s.ends > :boot
 
 -- name: mine
 SELECT slots, reserved FROM headgate.running
@@ -44,7 +44,7 @@ WHERE token = :token
 UPDATE headgate.slots s SET token = :token, since = :at, ends = NULL, job = j.n,
     holder = j.id::text
 FROM json_array_elements(:slots::json) e, headgate.running r JOIN headgate.jobs j ON j.n = r.job
-WHERE s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :owner AND r.token = :token
+WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :owner AND r.token = :token
 
 -- name: insert_attempt
 INSERT INTO headgate.attempts (job, token, attempt, worker, started_at, ended_at, outcome, reason,

@@ -48,9 +48,46 @@ CREATE OR REPLACE FUNCTION headgate.ring_anyway(what text) RETURNS void LANGUAGE
     SELECT pg_notify('headgate.bells', what)
 $$;
 
--- The generation of `ready` that new rows go to. Any other would do, and is read as well; so
--- nothing is lost by a producer that asked before it changed.
-CREATE OR REPLACE FUNCTION headgate.generation() RETURNS smallint LANGUAGE sql STABLE
+-- The generation of `ready` that new rows go to.
+CREATE OR REPLACE FUNCTION headgate.current_generation() RETURNS smallint LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_sort = off AS $$
     SELECT gen FROM headgate.generations ORDER BY n DESC LIMIT 1
+$$;
+
+-- The same, to insert into it by a later statement of this transaction. The lock is the one that
+-- the insert will take; taken by itself, before, it sees to it that
+-- * nobody empties or drops the generation between this answer and the insert;
+-- * a generation that was attached after this session opened `ready` is known to it: a session
+--   learns of such changes only when it takes a lock that it does not have.
+-- Any other generation would do, and is read as well: a producer that asked before it changed
+-- loses nothing. The first is always there, should a restored one not be.
+CREATE OR REPLACE FUNCTION headgate.generation() RETURNS smallint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_gen smallint := headgate.current_generation();
+BEGIN
+    IF to_regclass(format('headgate.ready_%s', v_gen)) IS NULL THEN
+        v_gen := 0;
+    END IF;
+    EXECUTE format('LOCK TABLE headgate.ready_%s IN ROW EXCLUSIVE MODE', v_gen);
+    RETURN v_gen;
+END $$;
+
+-- Put a job into line, at its place.
+CREATE OR REPLACE FUNCTION headgate.line_up(job bigint, attempt integer, since float8)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_gen smallint := headgate.generation();
+BEGIN
+    INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since, gen)
+    SELECT j.queue, j.priority, j.band, j.turn, j.lane, j.place, j.n, line_up.attempt,
+           line_up.since, v_gen
+    FROM headgate.jobs j WHERE j.n = line_up.job;
+END $$;
+
+-- The epoch of all slots, as of the same moment as the statement that asks: it is stable, so it
+-- looks at that statement's snapshot.
+CREATE OR REPLACE FUNCTION headgate.epoch() RETURNS bigint LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_sort = off AS $$
+    SELECT epoch FROM headgate.epochs ORDER BY epoch DESC LIMIT 1
 $$;

@@ -37,25 +37,27 @@ DELETE FROM headgate.overrides WHERE grp = :grp
 
 -- name: drop_ended
 UPDATE headgate.slots SET token = NULL, job = NULL, worker = NULL, ends = NULL, since = :now
-WHERE grp = :grp AND token IS NOT NULL AND worker IS NULL AND ends <= :boot
+WHERE epoch = headgate.epoch() AND grp = :grp AND token IS NOT NULL AND worker IS NULL
+  AND ends <= :boot
 
 -- name: slots_of_group
 SELECT s.grp, s.slot, s.token, coalesce(j.id::text, s.holder) AS holder, s.job, s.worker,
        s.worker_name, s.units, s.since, s.ends, '' AS boot, coalesce(r.overdue, '') AS overdue
 FROM headgate.slots s LEFT JOIN headgate.running r ON r.token = s.token
 LEFT JOIN headgate.jobs j ON j.n = s.job
-WHERE s.grp = :grp AND s.token IS NOT NULL ORDER BY s.slot
+WHERE s.epoch = headgate.epoch() AND s.grp = :grp AND s.token IS NOT NULL ORDER BY s.slot
 
 -- name: carried
 SELECT value FROM headgate.carried WHERE grp = :grp
 
 -- name: held
 SELECT slot, units, worker, ends, '' AS boot FROM headgate.slots
-WHERE grp = :grp AND token IS NOT NULL
+WHERE epoch = headgate.epoch() AND grp = :grp AND token IS NOT NULL
 
 -- name: held_by_any
 SELECT grp, slot, units, worker, ends, '' AS boot FROM headgate.slots
-WHERE token IS NOT NULL AND grp = ANY (ARRAY(SELECT json_array_elements_text(:groups::json)))
+WHERE epoch = headgate.epoch() AND token IS NOT NULL
+  AND grp = ANY (ARRAY(SELECT json_array_elements_text(:groups::json)))
 
 -- name: reservations
 SELECT grp, lane, job, units, ends, '' AS boot FROM headgate.reservations

@@ -44,7 +44,7 @@ FROM l CROSS JOIN LATERAL (
 -- name: held
 SELECT s.grp, sum(s.units)::integer AS held FROM headgate.slots s
 WHERE s.grp = ANY (:groups) AND s.token IS NOT NULL
-  AND s.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
+  AND s.epoch = headgate.epoch()
   AND (s.worker IS NOT NULL OR s.ends > headgate.clock())
 GROUP BY s.grp
 
@@ -64,7 +64,8 @@ SELECT carried FROM headgate.jobs WHERE n = :job
 
 -- name: others_granted
 SELECT 1 FROM headgate.slots s LEFT JOIN headgate.jobs j ON j.n = s.job
-WHERE s.grp = :grp AND s.token IS NOT NULL AND s.since > :since
+WHERE s.epoch = headgate.epoch() AND s.grp = :grp AND s.token IS NOT NULL
+  AND s.since > :since
   AND (j.band, j.turn, j.lane) IS DISTINCT FROM (:band, :turn, :lane) LIMIT 1
 
 -- name: note_refused

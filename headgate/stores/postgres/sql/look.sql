@@ -56,4 +56,4 @@ WHERE r.grp = :grp
 
 -- name: groups
 SELECT grp FROM headgate.overrides UNION SELECT grp FROM headgate.carried UNION
-SELECT grp FROM headgate.slots WHERE token IS NOT NULL
+SELECT grp FROM headgate.slots WHERE epoch = headgate.epoch() AND token IS NOT NULL

@@ -5,9 +5,7 @@ VALUES (:job, :state, :reason, :result, :error, :attempt, :at, :token, :outcome,
         :started_at, :slots)
 
 -- name: insert_ready
-INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since, gen)
-SELECT queue, priority, band, turn, lane, place, n, :attempt, :since, headgate.generation()
-FROM headgate.jobs WHERE n = :job
+SELECT headgate.line_up(:job, :attempt::integer, :since)
 
 -- name: delete_cancel
 DELETE FROM headgate.cancels WHERE job = :job
@@ -28,6 +26,5 @@ DELETE FROM headgate.scheduled WHERE run_at = ? AND job = ?
 UPDATE headgate.jobs SET place = (:run_at * 1e6)::bigint WHERE n = :job
 
 -- name: promote
-INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since, gen)
-SELECT queue, priority, band, turn, lane, place, n, ?, ?, headgate.generation()
-FROM headgate.jobs WHERE n = ?
+SELECT headgate.line_up(x.job, x.attempt, x.since)
+FROM (SELECT ?::integer AS attempt, ?::float8 AS since, ?::bigint AS job) x

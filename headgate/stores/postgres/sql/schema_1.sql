@@ -106,11 +106,11 @@ CREATE TABLE headgate.running (
 -- One row per holder, reused in place: `token` is null while nobody holds it. It lives by its
 -- worker, or by its own end, or both. `holder` names who took it by hand; a job is `job`.
 --
--- All rows are of the epoch that is the highest in `epochs`. Who reads a group by it, in one
--- statement with it, passes over what is left of the epochs before (see compact_functions.sql).
+-- All rows are of the epoch that is the highest in `epochs`. Who reads them by it, and reads it in
+-- the same statement, does not meet what is left of the epochs before (see compact_functions.sql).
 CREATE TABLE headgate.slots (
-    grp text COLLATE "C" NOT NULL,
     epoch bigint NOT NULL,
+    grp text COLLATE "C" NOT NULL,
     slot integer NOT NULL,
     token bigint,
     holder text NOT NULL,
@@ -120,7 +120,7 @@ CREATE TABLE headgate.slots (
     units integer NOT NULL,
     since float8 NOT NULL,
     ends float8,
-    PRIMARY KEY (grp, epoch, slot)
+    PRIMARY KEY (epoch, grp, slot)
 ) WITH (fillfactor = 50);
 
 -- `pages`: the size of the table of slots when the epoch began.

@@ -2,16 +2,17 @@
 SELECT s.grp, s.slot, s.token,
        coalesce((SELECT j.id::text FROM headgate.jobs j WHERE j.n = s.job), s.holder) AS holder, s.job, s.worker, s.worker_name, s.units, s.since,
        s.ends, '' AS boot, '' AS overdue
-FROM headgate.slots s WHERE s.grp = :grp AND s.slot = :slot AND s.token IS NOT NULL
+FROM headgate.slots s
+WHERE s.epoch = headgate.epoch() AND s.grp = :grp AND s.slot = :slot AND s.token IS NOT NULL
 
 -- In the row that an earlier holder left, if there is one: new index entries for every holder
 -- would be dead ones soon.
 -- name: take
 INSERT INTO headgate.slots AS s (grp, epoch, slot, token, holder, job, worker, worker_name, units,
                                  since, ends)
-VALUES (:grp, (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1), :slot, :token,
-        :holder, :job, :worker, :worker_name, :units, :since, :ends)
-ON CONFLICT (grp, epoch, slot) DO UPDATE
+VALUES (:grp, headgate.epoch(), :slot, :token, :holder, :job, :worker, :worker_name, :units,
+        :since, :ends)
+ON CONFLICT (epoch, grp, slot) DO UPDATE
 SET token = excluded.token, holder = excluded.holder, job = excluded.job,
     worker = excluded.worker, worker_name = excluded.worker_name, units = excluded.units,
     since = excluded.since, ends = excluded.ends
@@ -19,29 +20,32 @@ WHERE s.token IS NULL
 
 -- name: drop
 UPDATE headgate.slots SET token = NULL, job = NULL, worker = NULL, ends = NULL, since = :now
-WHERE grp = :grp AND slot = :slot AND token = :token
+WHERE epoch = headgate.epoch() AND grp = :grp AND slot = :slot AND token = :token
 
 -- name: extend
-UPDATE headgate.slots SET ends = :ends WHERE grp = :grp AND slot = :slot AND token = :token
+UPDATE headgate.slots SET ends = :ends
+WHERE epoch = headgate.epoch() AND grp = :grp AND slot = :slot AND token = :token
 
 -- name: expire
 UPDATE headgate.slots SET token = NULL, job = NULL, worker = NULL, ends = NULL, since = :now
-WHERE token IS NOT NULL AND worker IS NULL AND ends <= :boot
+WHERE epoch = headgate.epoch() AND token IS NOT NULL AND worker IS NULL AND ends <= :boot
   AND (:grp::text IS NULL OR grp = :grp)
 
 -- name: some_expired
 SELECT 1 FROM headgate.slots
-WHERE token IS NOT NULL AND worker IS NULL AND ends <= :boot LIMIT 1
+WHERE epoch = headgate.epoch() AND token IS NOT NULL AND worker IS NULL AND ends <= :boot LIMIT 1
 
 -- Rows that nobody has held for long, in groups that nobody is at work in.
 -- name: idle_groups
 SELECT grp FROM (
-    SELECT DISTINCT grp FROM headgate.slots WHERE token IS NULL AND since <= :before LIMIT :limit
+    SELECT DISTINCT grp FROM headgate.slots
+    WHERE epoch = headgate.epoch() AND token IS NULL AND since <= :before LIMIT :limit
 ) idle
 WHERE pg_try_advisory_xact_lock(headgate.salt(), headgate.lock_key(grp))
 
 -- name: delete_idle
-DELETE FROM headgate.slots WHERE grp = :grp AND token IS NULL AND since <= :before
+DELETE FROM headgate.slots
+WHERE epoch = headgate.epoch() AND grp = :grp AND token IS NULL AND since <= :before
 
 -- name: running
 SELECT slots FROM headgate.running WHERE token = :token FOR UPDATE
@@ -49,7 +53,7 @@ SELECT slots FROM headgate.running WHERE token = :token FOR UPDATE
 -- name: extend_attempt
 UPDATE headgate.slots s SET ends = :ends
 FROM json_array_elements(:slots::json) e
-WHERE s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :token
+WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :token
 
 -- name: mark_released
 UPDATE headgate.running SET released = true WHERE token = :token AND NOT released
@@ -70,7 +74,9 @@ LEFT JOIN headgate.workers w ON w.id = r.worker
 WHERE r.token = :token FOR UPDATE OF r
 
 -- name: of_worker
-SELECT grp, slot FROM headgate.slots WHERE worker = :worker AND token IS NOT NULL
+SELECT grp, slot FROM headgate.slots
+WHERE epoch = headgate.epoch() AND worker = :worker AND token IS NOT NULL
 
 -- name: next_free
-SELECT coalesce(max(slot) + 1, 0) FROM headgate.slots WHERE grp = :grp
+SELECT coalesce(max(slot) + 1, 0) FROM headgate.slots
+WHERE epoch = headgate.epoch() AND grp = :grp
