@@ -72,7 +72,7 @@ def insert(connection: Connection, job: NewJob, count: int) -> None:
         "  %(args)s, %(options)s, %(needs)s, extract(epoch FROM clock_timestamp()), 3 FROM new)"
         " INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt,"
         "  since, gen) SELECT %(queue)s, 0, %(band)s, '', %(lane)s, n, n, 0,"
-        "  extract(epoch FROM clock_timestamp()), headgate.generation() FROM new",
+        "  extract(epoch FROM clock_timestamp()), (SELECT headgate.generation()) FROM new",
         {
             "count": count, "task": job.task, "queue": job.queue,
             "band": band_of(job.task, job.needs, job.fair_limit), "lane": lane_of(job.needs),

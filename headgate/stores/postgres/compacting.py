@@ -29,7 +29,7 @@ GENERATION_ROWS = 10_000
 """A generation that has had so many rows is left behind."""
 GENERATIONS = 8
 """At most so many: each is probed by every claim."""
-SLOT_VERSIONS = 400
+SLOT_VERSIONS = 800
 """Dead versions of slots before they move on, and as many times their number as …"""
 SLOT_SHARE = 1
 SETTLED = 10.0
