@@ -257,10 +257,13 @@ def test_what_is_reserved_is_shown_as_ready(make: Callable[..., Stage]) -> None:
         if "reserved" in why.detail:  # they go back within the second
             assert (job.state, job.attempt, job.worker, job.started_at) == ("ready", 0, None, None)
             assert (why.code, "worker w" in why.detail) == ("turn", True)
-        (queue,) = stage.app.store.queues()
-        assert (queue.running, queue.waiting) == (1, 100 - WARM - 1)
-        (worker,) = stage.app.store.workers()
-        assert worker.running == 1
+
+        def shown() -> tuple[int, int, int]:
+            (queue,), (worker,) = stage.app.store.queues(), stage.app.store.workers()
+            return queue.running, queue.waiting, worker.running
+
+        # What ended a moment ago may still be on its way to the store.
+        wait_until(lambda: shown() == (1, 100 - WARM - 1, 1))
         stage.go.set()
         stage.all_done()
     stage.check_each_ran_once()
