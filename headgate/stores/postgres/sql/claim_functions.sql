@@ -226,7 +226,8 @@ BEGIN
             WHERE r.worker = p_worker) AS cancels
     INTO v_glance;
     RETURN json_build_object(
-        'now', v_now, 'bands', v_bands, 'heads', v_heads, 'took', coalesce(v_took, 0), 'turns', v_turns, 'lanes', v_lanes, 'held', v_held,
+        'now', v_now, 'bands', v_bands, 'heads', v_heads, 'took', coalesce(v_took, 0),
+        'turns', v_turns, 'lanes', v_lanes, 'held', v_held,
         'next_due', v_glance.next_due, 'next_end', v_next_end, 'version', v_glance.version,
         'unrouted', v_glance.unrouted, 'expired', v_glance.expired, 'workers', v_glance.workers,
         'reservations', v_glance.reservations, 'refused', v_glance.refused,

@@ -1,0 +1,116 @@
+"""What a process remembers between the round trips of its workers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from collections import Counter
+from typing import Any
+
+from headgate.choice import LaneKey, Taken
+from headgate.choice.ahead import chain_of, groups_of, held_in
+from headgate.jobs import Claimed
+from headgate.limits import Band, needs_of
+from headgate.stores.postgres.database import Database
+from headgate.stores.protocol import Exchange
+from headgate.stores.relational.values import Words, WordsCache
+
+Held = tuple[tuple[str, int], ...]
+
+
+class Books:
+    """Who holds what, by what words, and which answers were lost."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._words = WordsCache()
+        self._words_lock = threading.Lock()
+        self._ops = itertools.count(int.from_bytes(os.urandom(7)) << 4)
+        self._held: dict[int, Held] = {}
+        """What the attempts of this process hold: a choice counts on what they give back."""
+        self._follows: dict[int, str] = {}
+        """The chain of each attempt that was reserved, until the store knows its slots."""
+        self.now = 0.0
+        """The store's time as of the last answer."""
+        self.doubts: dict[str, tuple[int, frozenset[int]]] = {}
+        """Per worker, a round trip whose answer was lost: its number, and what it told."""
+
+    def next_op(self) -> int:
+        return next(self._ops)
+
+    def words(self, version: int) -> Words:
+        with self._words_lock:
+            words = self._words.words
+            if words is None or words.version != version:
+                with self._db.read() as tx:
+                    words = self._words.read(tx)
+            return words
+
+    def doubt(self, worker: str, op: int, told: frozenset[int]) -> None:
+        self.doubts[worker] = (op, told)
+
+    def freed_by(self, exchange: Exchange) -> Counter[str]:
+        """The units that this round trip gives back."""
+        freed: Counter[str] = Counter()
+        passed = {one.owner for one in exchange.passed}
+        for finish in exchange.finishes:
+            if finish.token not in passed:
+                for group, units in self._held.get(finish.token, ()):
+                    freed[group] += units
+        return freed
+
+    def settle(self, exchange: Exchange) -> None:
+        """The store has heard this: keep what we know of its slots up to it."""
+        for passed in exchange.passed:
+            self._follows.pop(passed.token, None)
+            if passed.owner is not None:
+                self._held[passed.token] = self._held.pop(passed.owner, ())
+        for finish in exchange.finishes:
+            self._held.pop(finish.token, None)
+            self._follows.pop(finish.token, None)
+
+    def followed(self, token: int) -> str | None:
+        """What an attempt held in slots that were never under its name."""
+        chain = self._follows.get(token)
+        held = held_in(chain) if chain is not None else ()
+        return json.dumps([[group, -1, units] for group, units in held]) if held else None
+
+    def claimed(self, key: LaneKey, taken: Taken | None, row: list[Any]) -> Claimed:
+        """An attempt as `act` tells it. What was reserved (`taken`) holds nothing yet: it says
+        in which chain it waits."""
+        token, job, attempt, since, created_at, args, options, slots, history = row
+        counts: dict[str, int] = history or {}
+        if taken is not None:
+            chain, picked = taken.chain, taken.grant.picked
+            self._follows[token] = chain
+            groups = tuple((group, -1) for group in groups_of(chain))
+        else:
+            held = tuple((group, units) for group, _, units in slots)
+            if held:
+                self._held[token] = held
+            chain = chain_of(key.queue, held)
+            groups = tuple((group, slot) for group, slot, _ in slots)
+            every = len(needs_of(key.band, key.lane).all) if held else 0
+            picked = tuple(group for group, _ in held[every:])
+        return Claimed(
+            job=job,
+            token=token,
+            attempt=attempt,
+            task=Band.parse(key.band).task,
+            args=args,
+            queue=key.queue,
+            priority=key.priority,
+            turn=key.turn,
+            options=options,
+            groups=groups,
+            picked=picked,
+            errors=counts.get("error", 0),
+            lost=counts.get("lost", 0),
+            created_at=created_at,
+            ready_at=since,
+            started_at=self.now,
+            chain=chain,
+            reserved=taken is not None,
+        )

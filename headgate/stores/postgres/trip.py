@@ -1,0 +1,259 @@
+"""One round trip of a worker: choose from what was seen, act on it, and look again.
+
+`headgate.act` tells what ended and takes what was chosen; behind it, in the same message,
+`headgate.look` shows the line for the next choice.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from headgate.choice import Chooser, Taken
+from headgate.claim import ClaimState
+from headgate.errors import StoreInDoubt
+from headgate.jobs import Claimed
+from headgate.limits import Band
+from headgate.stores.postgres import acting, arrays, leases
+from headgate.stores.postgres.acting import Act
+from headgate.stores.postgres.books import Books
+from headgate.stores.postgres.database import SQL, Database
+from headgate.stores.postgres.view import LANES, Order, Seen, View, ViewLine
+from headgate.stores.protocol import Claim, Exchange, Exchanged
+from headgate.stores.relational import finishing, moves, routing
+from headgate.stores.relational.events import record
+
+MOST_TURNS = 128
+MOST_HOPS = 512
+"""Lanes looked at in one claim: what is beyond the view is further away than in a file."""
+VIEW_AGE = 0.05
+"""Seconds for which what was seen at the end of a round trip may serve the next."""
+
+look = msgspec.json.Decoder(Seen)
+
+
+class RoundTrip:
+    """One exchange: choose, act, look."""
+
+    def __init__(self, books: Books, database: Database, exchange: Exchange) -> None:
+        self._books = books
+        self._db = database
+        self._exchange = exchange
+        self._claim = exchange.claim
+        self._view: View | None = None
+        self._chooser: Chooser | None = None
+        self._line: ViewLine | None = None
+        self._freed = books.freed_by(exchange)
+        self._more = False
+
+    def run(self) -> Exchanged | None:
+        """None: this worker is dead."""
+        exchange, claim = self._exchange, self._claim
+        if claim is not None:
+            self._choose(claim)
+        order = self._line.order if self._line is not None else Order()
+        told = exchange.finishes or exchange.passed or exchange.progress
+        act = Act()
+        if told or order.jobs or claim is None or claim.again:
+            act = self._act(order)
+        if act.dead:
+            return None
+        self._books.now = act.now
+        self._books.settle(exchange)
+        claimed = tuple(self._claimed(order, act.claimed or []))
+        if act.expired:
+            claimed = self._expire(claimed, frozenset(act.expired))
+        return self._answer(act, claimed)
+
+    # --- choose -------------------------------------------------------------------------------
+
+    def _choose(self, claim: Claim) -> None:
+        state = claim.state
+        view, state.view = state.view, None
+        # A round trip that tells nothing must at least look: its answer says that what is
+        # reserved still stands.
+        told = self._exchange.finishes or self._exchange.passed or claim.again
+        if not isinstance(view, View) or claim.fresh or not told or view.age > VIEW_AGE:
+            view = self._look_now(claim)
+        for _ in range(2):
+            if view.seen.expired and self._reap():
+                view = self._look_now(claim)
+            due = view.seen.next_due
+            if due is not None and due <= view.seen.now:
+                with self._db.write() as tx:
+                    self._more = moves.promote(tx) >= moves.PROMOTED_AT_ONCE
+                view = self._look_now(claim)
+        self._view = view
+        if claim.room <= 0 and claim.ahead_room <= 0:
+            return
+        words = self._books.words(view.seen.version)
+        if words.version != view.seen.version:
+            self._more = True
+            return
+        worker = self._exchange.worker
+        self._line = ViewLine(view, words, self._db, worker, self._freed)
+        bounded = replace(claim, hops=min(claim.hops, MOST_HOPS))
+        self._chooser = Chooser(self._line, bounded, workers=view.seen.workers, freed=self._freed)
+        self._more = self._chooser.run() or self._more
+
+    def _reap(self) -> list[str]:
+        with self._db.write() as tx:
+            return leases.reap(tx)
+
+    def _shut(self, claim: Claim) -> list[str]:
+        """Bands that the next look need not enter: nothing in them can start. Should that be
+        wrong by then, they are looked up when the choice comes to them."""
+        if self._view is None or self._chooser is None:
+            return []
+        shut: list[str] = []
+        for _, _, text in self._view.seen.bands:
+            band = Band.parse(text)
+            if band.task in claim.tasks:
+                block = self._chooser.room.blocks_band(band)
+                if block is not None and not (block.cause == "full" and band.task in claim.ahead):
+                    shut.append(text)
+        return shut
+
+    def _look_params(
+        self, claim: Claim, rings: Sequence[str], heads: str | None = None
+    ) -> tuple[Any, ...]:
+        # The next claim may want more than this one: as much as any of the last did.
+        state = claim.state
+        state.wanted = max(1, claim.room + claim.ahead_room, state.wanted * 7 // 8)
+        wanted = state.wanted
+        size = min(max(8, wanted + 8), MOST_TURNS)
+        bands = len(self._view.seen.bands) if self._view is not None else 1
+        each = size if bands <= 4 else max(8, 2 * size // bands)
+        queues = None
+        if claim.queues is not None and not claim.other_queues:
+            queues = arrays.texts(share.name for share in claim.queues)
+        return (
+            arrays.texts(rings), self._exchange.worker, queues, arrays.texts(claim.tasks),
+            arrays.texts(self._shut(claim)), _cursors(claim.state), each, LANES, wanted,
+            heads,
+        )  # fmt: skip
+
+    def _look_now(self, claim: Claim) -> View:
+        params = self._look_params(claim, ())
+        (row,) = self._db.call(SQL.exchange.look, params)
+        return View(look.decode(row[0]), claim.state.wanted)
+
+    # --- act ----------------------------------------------------------------------------------
+
+    def _act(self, order: Order) -> Act:
+        exchange, claim = self._exchange, self._claim
+        op = self._books.next_op()
+        params = acting.parameters(
+            *(exchange, op, order),
+            self._chooser.room if self._chooser is not None else None,
+            self._view.seen.version if self._view is not None else 0,
+            self._books.followed,
+        )
+        rings = self._rings()
+        behind: tuple[str, tuple[Any, ...]] | None = None
+        heads: str | None = None
+        if claim is not None and claim.again:
+            heads = self._view.heads if self._view is not None else None
+            behind = SQL.exchange.look, self._look_params(claim, rings, heads)
+        elif rings:
+            behind = SQL.exchange.ring, (arrays.texts(rings),)
+        try:
+            text, after = self._db.call_two(SQL.exchange.act, params, behind)
+        except StoreInDoubt:
+            tokens = {f.token for f in (*exchange.finishes, *exchange.passed)}
+            self._books.doubt(exchange.worker, op, frozenset(tokens))
+            raise
+        if claim is not None and claim.again and after is not None:
+            nearer = self._view if heads is not None else None
+            claim.state.view = View(look.decode(after), claim.state.wanted, nearer)
+        return acting.decode(text)
+
+    def _rings(self) -> list[str]:
+        """Room that is taken again wakes nobody; room for which no job was found wakes who waits
+        for a slot by hand, and other workers only if their jobs may want it."""
+        rings: list[str] = ["done"] if self._exchange.finishes else []
+        chooser = self._chooser
+        if self._freed and not (
+            chooser is not None and all(chooser.room.is_full(group) for group in self._freed)
+        ):
+            rings.append("room")
+            if chooser is None or chooser.leaves_some:
+                rings.append("work")
+        return rings
+
+    # --- answer -------------------------------------------------------------------------------
+
+    def _claimed(self, order: Order, rows: list[list[Any]]) -> Iterator[Claimed]:
+        """In the order in which they were chosen; of each lane there may be fewer."""
+        found: dict[int, deque[list[Any]]] = {}
+        for token, job, attempt, lane, *rest in rows:
+            found.setdefault(lane, deque()).append([token, job, attempt, *rest])
+        for lane, taken in zip(order.jobs, self._taken(), strict=True):
+            if found.get(lane):
+                key = order.lanes[abs(lane) - 1]
+                yield self._books.claimed(key, taken if lane < 0 else None, found[lane].popleft())
+
+    def _taken(self) -> Sequence[Taken]:
+        return self._chooser.taken if self._chooser is not None else ()
+
+    def _expire(self, claimed: tuple[Claimed, ...], expired: frozenset[int]) -> tuple[Claimed, ...]:
+        """Their time to start was over before they were taken: they leave for good."""
+        with self._db.write() as tx:
+            for token in expired:
+                running = tx.row(SQL.finish.running, {"token": token})
+                if running is not None:
+                    finishing.leave(tx, running)
+                    moves.conclude(tx, running["job"], "cancelled", "expired", attempt=0)
+                    record(tx, "job_expired", running["id"])
+        self._more = True
+        return tuple(one for one in claimed if one.token not in expired)
+
+    def _answer(self, act: Act, claimed: tuple[Claimed, ...]) -> Exchanged:
+        exchange, claim, view = self._exchange, self._claim, self._view
+        ended = {finish.token for finish in exchange.finishes}
+        sent = ended | {report.token for report in exchange.progress}
+        passed = {one.token for one in exchange.passed} - ended
+        stale = (sent - set(act.told or ())) | (passed - set(act.known or ()))
+        if claim is None or view is None:
+            return Exchanged(stale=frozenset(stale))
+        times = [t for t in (view.seen.next_due, view.seen.next_end) if t is not None]
+        wake_in = max(0.0, min(times) - view.seen.now) if times else None
+        if act.contended or act.refused:
+            # Others are at work in the same groups: again at once, but not in step with them.
+            state = claim.state
+            state.refusals = 0 if claimed else state.refusals + 1
+            soon = min(0.0005 * 2 ** min(state.refusals, 8), 0.1) * random.uniform(0.5, 1.5)  # noqa: S311
+            wake_in = soon if wake_in is None else min(wake_in, soon)
+        unrouted = False
+        if view.seen.unrouted:
+            with self._db.read() as tx:
+                unrouted = bool(routing.unrouted_tasks(tx) & claim.tasks)
+        return Exchanged(
+            stale=frozenset(stale),
+            claimed=claimed,
+            more=self._more or act.changed,
+            wake_in=wake_in,
+            cancels=tuple(view.seen.cancels or ()),
+            unrouted=unrouted,
+            recall=_changed(claim.state, view.seen.version if act.version is None else act.version),
+        )
+
+
+def _cursors(state: ClaimState) -> str:
+    cursors: dict[str, dict[str, str]] = {}
+    for (queue, priority), rotation in state.rotations.items():
+        if rotation.cursor is not None:
+            cursors.setdefault(queue, {})[str(priority)] = rotation.cursor
+    return json.dumps(cursors, ensure_ascii=False)
+
+
+def _changed(state: ClaimState, version: int) -> bool:
+    """Was a limit or a pause changed since the worker's last claim?"""
+    before, state.seen = state.seen, version
+    return before is not None and before != version
