@@ -48,7 +48,7 @@ def submitted(fleet: Fleet, samples: int) -> Sequence[float]:
     for i in range(WARM + samples):
         fleet.store.submit([app.tasks["stamp"].call(now()).new_job()])
         if i < WARM:
-            fleet.wait(lambda: fleet.traces.count(0) > i, "it has started", 0.001)  # noqa: B023
+            fleet.wait(lambda i=i: fleet.traces.count(0) > i, "it has started", 0.001)
         time.sleep(0.005 + 0.001 * (i % 5))
     fleet.wait(lambda: fleet.traces.count(0) >= WARM + samples, "all have started")
     return [span.ended - span.began for span in fleet.traces.spans()[WARM:]]
@@ -66,7 +66,7 @@ def released(fleet: Fleet, samples: int) -> Sequence[float]:
         time.sleep(0.02 + 0.001 * (i % 7))  # the workers find it full and go to sleep
         dropped = now()
         store.drop_slot(slot.group, slot.slot, slot.token)
-        fleet.wait(lambda: fleet.traces.count(0) > seen, "the next has started", 0.001)  # noqa: B023
+        fleet.wait(lambda n=seen: fleet.traces.count(0) > n, "the next has started", 0.001)
         times.append(fleet.traces.spans()[-1].began - dropped)
     return times
 

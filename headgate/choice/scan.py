@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headgate.choice.ahead import chain_of, ways
-from headgate.choice.line import LaneKey, Row, Taken
-from headgate.claim import NOTHING, PARTIAL, Block, Grant
-from headgate.limits import Band, Need, Needs, needs_of
+from headgate.choice.ahead import ways
+from headgate.choice.lane import WaitingLane
+from headgate.choice.line import LaneKey
+from headgate.claim import PARTIAL, Block
+from headgate.limits import Band, needs_of
 
 if TYPE_CHECKING:
     from headgate.choice.chooser import Chooser
@@ -309,108 +310,3 @@ class Feed:
                 group = self.scan.chooser.room.group(f"{name}/{self.turn}")
                 return group.refuses(units) not in PARTIAL
         return False
-
-
-class WaitingLane:
-    """The ready jobs that need exactly the same, in order."""
-
-    def __init__(self, feed: Feed, key: LaneKey) -> None:
-        self.feed = feed
-        self.chooser = feed.scan.chooser
-        self.key = key
-        self.text = key.text
-        self.needs: Needs = needs_of(key.band, key.lane)
-        self.task = Band.parse(key.band).task
-        self.spread = self.task in self.chooser.claim.spread
-        self._ways: list[tuple[str, Sequence[Need]]] | None = None
-        self._rows: deque[Row] = deque()
-        self._after = -1
-        self._dry = False
-
-    def take_one(self) -> bool:
-        if self.feed.scan.ahead:
-            return self._reserve_one()
-        chooser = self.chooser
-        plan = chooser.room.plan(self.needs, self.text, spread=self.spread)
-        if isinstance(plan, Block):
-            self._passed_over(plan)
-            return False
-        row = self._head()
-        not_after = self.feed.scan.not_after
-        if row is None or (not_after is not None and row["since"] > not_after):
-            return False
-        chooser.line.take(self.key, row, plan, reserved=False)
-        grant = chooser.room.grant(plan, len(self.needs.all))
-        if self.needs.wide:
-            chooser.reserver.served(self.key, self.needs)
-        held = ((slot.group, slot.units) for slot in grant.slots)
-        chain = chain_of(self.key.queue, held)
-        chooser.ahead.granted(chain, self.task)
-        self._taken(Taken(self.key, row, grant, chain))
-        return True
-
-    def _reserve_one(self) -> bool:
-        """Take the next job to run behind one that this worker runs, if it may."""
-        chooser = self.chooser
-        plan = chooser.room.plan(self.needs, self.text)
-        seconds = chooser.ahead.seconds(self.task)
-        if seconds is not None:
-            if self._ways is None:
-                self._ways = list(ways(self.key.queue, self.needs))
-            for chain, needs in self._ways:
-                if chooser.ahead.left(chain) < seconds or not chooser.may_go_on(needs, plan):
-                    continue
-                row = self._head()
-                if row is None:
-                    return False
-                chooser.ahead.spend(chain, seconds)
-                chooser.line.take(self.key, row, needs, reserved=True)
-                picked = tuple(need.group for need in needs[len(self.needs.all) :])
-                grant = Grant((), picked) if picked else NOTHING
-                self._taken(Taken(self.key, row, grant, chain, reserved=True))
-                return True
-        # It could start if it had a place: the next place is its own, so nobody goes on
-        # before it does.
-        if not isinstance(plan, Block) and self._head() is not None:
-            chooser.ahead_over = True
-        return False
-
-    def _passed_over(self, block: Block) -> None:
-        chooser = self.chooser
-        if block.cause == "share":
-            chooser.shared = True
-            return
-        if block.cause in ("full", "reserved"):
-            chains = (chain for chain, _ in ways(self.key.queue, self.needs))
-            chooser.ahead.found_waiting(block.group, chains)
-        if not self.needs.wide and not (chooser.watching and block.cause == "full"):
-            return
-        if (head := self._head()) is not None:
-            chooser.watch(self.key, block, head["place"])
-            chooser.reserver.passed_over(self.key, self.needs, block, head["place"], head["job"])
-
-    def _taken(self, taken: Taken) -> None:
-        self._rows.popleft()
-        self.feed.scan.rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
-        self.chooser.taken.append(taken)
-        self.chooser.running[self.key.turn] += 1
-
-    def _head(self) -> Row | None:
-        """The next job of the lane that has not expired."""
-        line = self.chooser.line
-        while True:
-            while self._rows:
-                row = self._rows[0]
-                expires_at = row["expires_at"]
-                if expires_at is None or expires_at > line.now or row["attempt"]:
-                    return row
-                self._rows.popleft()
-                line.expire(self.key, row)
-            if self._dry:
-                return None
-            limit = min(self.feed.ahead, 64)
-            rows = line.heads(self.key, self._after, limit)
-            self._dry = len(rows) < limit
-            if rows:
-                self._after = rows[-1]["place"]
-            self._rows.extend(rows)

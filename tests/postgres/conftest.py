@@ -5,8 +5,9 @@ import pytest
 from headgate.stores import open_store
 from tests.conformance.conftest import HandClock, Rig
 from tests.postgres.fixtures import bounced_url, empty_database, postgres, postgres_url
+from tests.postgres.rival import Rival
 
-__all__ = ["bounced_url", "empty_database", "postgres", "postgres_url", "rig"]
+__all__ = ["bounced_url", "empty_database", "postgres", "postgres_url"]
 
 
 @pytest.fixture
@@ -20,3 +21,15 @@ def rig(postgres_url: str) -> Iterator[Rig]:
         hand.end_all()
     assert store.doctor() == []
     store.close()
+
+
+@pytest.fixture
+def rival(rig: Rig, postgres_url: str) -> Iterator[Rival]:
+    with Rival(postgres_url) as made:
+        yield made
+
+
+@pytest.fixture
+def watch(rig: Rig, postgres_url: str) -> Iterator[Rival]:
+    with Rival(postgres_url) as made:
+        yield made

@@ -24,18 +24,6 @@ def rig(postgres_url: str) -> Iterator[Rig]:
     store.close()
 
 
-@pytest.fixture
-def rival(rig: Rig, postgres_url: str) -> Iterator[Rival]:
-    with Rival(postgres_url) as made:
-        yield made
-
-
-@pytest.fixture
-def watch(rig: Rig, postgres_url: str) -> Iterator[Rival]:
-    with Rival(postgres_url) as made:
-        yield made
-
-
 def take(store: Store, group: str = "api") -> SlotRecord | None:
     return store.take_slot(SlotRequest(group, "me", "here", lease=1000))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -17,18 +17,6 @@ from headgate.stores.postgres import store as postgres_store
 from headgate.stores.protocol import Exchange, LimitChange, SlotRecord, SlotRequest, Store
 from tests.conformance.conftest import Rig, need
 from tests.postgres.rival import Rival, Waiter, until_blocked
-
-
-@pytest.fixture
-def rival(rig: Rig, postgres_url: str) -> Iterator[Rival]:
-    with Rival(postgres_url) as made:
-        yield made
-
-
-@pytest.fixture
-def watch(rig: Rig, postgres_url: str) -> Iterator[Rival]:
-    with Rival(postgres_url) as made:
-        yield made
 
 
 def take(store: Store, group: str = "gpu", lease: float = 30.0) -> SlotRecord | None:

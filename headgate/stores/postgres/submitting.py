@@ -10,8 +10,8 @@ import psycopg
 
 from headgate.errors import InvalidArguments, StoreError
 from headgate.jobs import NewJob, Submitted
-from headgate.limits import band_of, lane_of
 from headgate.stores.postgres.database import Transaction
+from headgate.stores.relational.bodies import cells as body_cells
 from headgate.stores.relational.routing import conflict, digest_of
 
 COPIED_FROM = 20
@@ -51,20 +51,7 @@ def read(jobs: Sequence[NewJob], rows: Iterable[Any]) -> list[Submitted]:
 
 def _cells(job: NewJob) -> dict[str, Any]:
     """Only what is not the column's null."""
-    cells: dict[str, Any] = {
-        "id": checked_id(job),
-        "task": job.task,
-        "queue": job.queue if job.routed else "",
-        "priority": job.priority,
-        "band": band_of(job.task, job.needs, job.fair_limit) if job.routed else "",
-        "turn": job.turn,
-        "lane": lane_of(job.needs),
-        "args": job.args,
-        "options": job.options,
-        "needs": job.needs.to_json(),
-        "delay": job.delay,
-        "max_lost": job.max_lost,
-    }
+    cells = {**body_cells(job), "id": checked_id(job), "delay": job.delay}
     if job.carried:
         cells["carried"] = _carried(job)
     if job.run_at is not None:
@@ -115,22 +102,19 @@ def copy_all(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
         due = job.run_at if job.run_at is not None else now + max(0.0, job.delay)
         waits = due > now
         place = round(max(due, now) * 1e6)
-        queue = job.queue if job.routed else ""
-        band = band_of(job.task, job.needs, job.fair_limit) if job.routed else ""
-        lane = lane_of(job.needs)
+        body = body_cells(job)
+        where = [body[column] for column in ("queue", "priority", "band", "turn", "lane")]
         bodies.append(
-            (n, checked_id(job), job.task, queue, job.priority, band, job.turn, lane, place,
-             job.args,
-             job.options, job.needs.to_json(), _carried(job), now, due if waits else None,
-             job.expires, None if job.expires is None else due + job.expires, job.max_lost,
-             job.parent)
+            (n, checked_id(job), job.task, *where, place, job.args, job.options, body["needs"],
+             _carried(job), now, due if waits else None, job.expires,
+             None if job.expires is None else due + job.expires, job.max_lost, job.parent)
         )  # fmt: skip
         if not job.routed:
             unrouted.append((job.task, n))
         elif waits:
             scheduled.append((due, n, 0, False, "delayed"))
         else:
-            ready.append((queue, job.priority, band, job.turn, lane, place, n, 0, now, gen))
+            ready.append((*where, place, n, 0, now, gen))
     sql = tx.sql.submit
     try:
         _copy(tx, sql.copy_jobs, bodies)

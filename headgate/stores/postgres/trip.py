@@ -228,7 +228,7 @@ class RoundTrip:
             # Others are at work in the same groups: again at once, but not in step with them.
             state = claim.state
             state.refusals = 0 if claimed else state.refusals + 1
-            soon = min(0.0005 * 2 ** min(state.refusals, 8), 0.1) * random.uniform(0.5, 1.5)  # noqa: S311
+            soon = min(0.0005 * 2 ** min(state.refusals, 8), 0.1) * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
             wake_in = soon if wake_in is None else min(wake_in, soon)
         unrouted = False
         if view.seen.unrouted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
@@ -33,18 +34,18 @@ from headgate.stores.relational.transaction import Row, Transaction
 SUBMIT_CHUNK = 1000
 
 
-class RelationalStore:
+class RelationalStore(ABC):
     """A store adds how a transaction begins, and what its engine does in its own way."""
 
-    def _write(self) -> AbstractContextManager[Transaction]:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self) -> AbstractContextManager[Transaction]: ...
 
-    def _read(self) -> AbstractContextManager[Transaction]:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self) -> AbstractContextManager[Transaction]: ...
 
+    @abstractmethod
     def _alive(self, worker: Row) -> bool:
         """Is this worker still there?"""
-        raise NotImplementedError
 
     # --- declare ---------------------------------------------------------------------------
 
@@ -91,9 +92,6 @@ class RelationalStore:
     def prune(self, retention: Retention, limit: int = 1000) -> int:
         with self._write() as tx:
             return inspecting.prune(tx, retention, limit)
-
-    def compact(self) -> None:
-        """Nothing to do, where the engine removes dead rows whoever reads."""
 
     # --- slots by hand ------------------------------------------------------------------------
 

@@ -171,6 +171,9 @@ class SQLiteStore(RelationalStore):
                 or bool(self._liveness.strays(workers))
             )
 
+    def compact(self) -> None:
+        """Nothing to do: the engine removes dead rows, whoever reads."""
+
     # --- slots by hand ------------------------------------------------------------------------
 
     def take_slot(self, request: SlotRequest) -> SlotRecord | None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.jobs import NewJob, Submitted
-from headgate.limits import band_of, lane_of
 from headgate.stores.relational import moves, values
+from headgate.stores.relational.bodies import cells
 from headgate.stores.relational.routing import conflict, digest_of
 from headgate.stores.relational.transaction import Transaction
 
@@ -39,22 +39,13 @@ def _submit_one(tx: Transaction, job: NewJob, n: int) -> Submitted:
     due = job.run_at if job.run_at is not None else tx.now + max(0.0, job.delay)
     waits = due > tx.now
     row: dict[str, Any] = {
+        **cells(job),
         "n": n,
         "id": job.id,
-        "task": job.task,
-        "queue": job.queue if job.routed else "",
-        "priority": job.priority,
-        "band": band_of(job.task, job.needs, job.fair_limit) if job.routed else "",
-        "turn": job.turn,
-        "lane": lane_of(job.needs),
-        "args": job.args,
-        "options": job.options,
-        "needs": job.needs.to_json(),
         "created_at": tx.now,
         "run_at": due if waits else None,
         "expires": job.expires,
         "expires_at": None if job.expires is None else due + job.expires,
-        "max_lost": job.max_lost,
         "idempotency_key": job.idempotency_key,
         "parent": job.parent,
         "since": tx.now,
