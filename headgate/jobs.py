@@ -34,6 +34,38 @@ def new_id() -> str:
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
+WhenFull = Literal["reject", "skip", "replace", "cancel_running"]
+
+
+@dataclass(frozen=True, slots=True)
+class CapUse:
+    """A cap that a submission must fit under, with its key filled in.
+
+    `max_total` counts jobs of the group that are not over, `max_waiting` those of them that do
+    not run; `unique_for` lets one be submitted in so many seconds.
+    """
+
+    group: str
+    max_total: int | None = None
+    max_waiting: int | None = None
+    unique_for: float | None = None
+    when_full: WhenFull = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a submission was not stored: it would have been one too many."""
+
+    group: str
+    rule: Literal["total", "waiting", "period"]
+    count: int
+    cap: int
+    existing: str | None = None
+    """A job that is counted there."""
+    until: float | None = None
+    """When the period ends in which one was submitted already."""
+
+
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """One submission, ready to be stored. `args` and `options` are JSON texts."""
@@ -61,14 +93,17 @@ class NewJob:
     options: str = "{}"
     """What only the worker's code reads: retries, timeout, backoff, using(...)."""
     parent: str | None = None
+    caps: tuple[CapUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What became of one submission. `existing`: an idempotency key met its earlier job."""
+    """What became of one submission. `existing`: an idempotency key met its earlier job, or a
+    cap that skips did. `refused`: nothing was stored."""
 
     id: str
     existing: bool = False
+    refused: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
