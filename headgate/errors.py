@@ -5,6 +5,8 @@ Each message says what was refused, why, and what to do about it.
 
 from __future__ import annotations
 
+from functools import partial
+
 
 class HeadgateError(Exception):
     """The base of every error raised by Headgate."""
@@ -40,6 +42,53 @@ class TooWide(HeadgateError):
 
 class IdempotencyConflict(HeadgateError):
     """The idempotency key belongs to a job with another task or other arguments."""
+
+
+class ConcurrencyLimitReached(HeadgateError):
+    """A submission was one too many for a cap: nothing was stored.
+
+    `count` of `cap` are there; `rule` says what is counted: `total` (jobs that are not over),
+    `waiting` (those that do not run) or `period` (submitted within the period that ends at
+    `until`). `existing` is the id of one that is counted.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        count: int,
+        cap: int,
+        *,
+        rule: str = "total",
+        existing: str | None = None,
+        until: float | None = None,
+    ) -> None:
+        super().__init__(_too_many(group, count, cap, rule))
+        self.group = group
+        self.count = count
+        self.cap = cap
+        self.rule = rule
+        self.existing = existing
+        self.until = until
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """By its parts, not by its message: it may cross from one process to another."""
+        make = partial(type(self), rule=self.rule, existing=self.existing, until=self.until)
+        return make, (self.group, self.count, self.cap)
+
+
+def _too_many(group: str, count: int, cap: int, rule: str) -> str:
+    if rule == "period":
+        return (
+            f"not submitted: {group!r} takes {cap} per period and has {count} in this one. "
+            "Submit again when the period is over"
+        )
+    if cap == 0:
+        return f"not submitted: the cap of {group!r} is 0, which takes nothing new"
+    what = "waiting" if rule == "waiting" else "waiting or running"
+    return (
+        f"not submitted: {count} of {group!r} are {what} and its cap is {cap}. "
+        "Submit again when one of them is over, or choose another `when_full`"
+    )
 
 
 class WrongConnection(HeadgateError):
@@ -97,6 +146,11 @@ class StoreUnavailable(StoreError):
 class StoreInDoubt(StoreUnavailable):
     """The connection was lost while a commit was under way: it may have happened or not.
     Repeat the call with the same token or idempotency key."""
+
+
+class SubmitConflict(StoreError):
+    """The transaction is too old to see who holds the last places under a cap. Nothing is wrong
+    and nothing was stored: roll the transaction back and run it again."""
 
 
 class StoreVersion(StoreError):
