@@ -6,14 +6,14 @@ import logging
 import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TypeVar
 
 from headgate.clock import Clock
 from headgate.errors import StoreBusy, StoreError
 from headgate.jobs import NewJob, Submitted
 from headgate.limits import check_group
-from headgate.stores.postgres import callers, doctoring, leases, schema, submitting
+from headgate.stores.postgres import byhand, callers, doctoring, leases, schema, submitting
 from headgate.stores.postgres.bell import Bells
 from headgate.stores.postgres.compacting import Compactor
 from headgate.stores.postgres.connection import LOCK_TIMEOUT
@@ -224,14 +224,26 @@ class PostgresStore(RelationalStore):
     # --- slots by hand ------------------------------------------------------------------------
 
     def take_slot(self, request: SlotRequest) -> SlotRecord | None:
+        group = check_group(request.group)
         words = values.WordsCache(self._words)
+        if words.words is not None:
+            with suppress(byhand.Undecided):
+                return byhand.take(self._db, group, request, words.words)
         with self._write() as tx:
-            leases.lock_groups(tx, [check_group(request.group)])
+            leases.lock_groups(tx, [group])
             leases.reap(tx)
             slot = holding.take(tx, request, words)
         # Remembered only after the commit: see the embedded store.
         self._words = words.words
         return slot
+
+    def drop_slot(self, group: str, slot: int, token: int | None, by: str = "") -> bool:
+        if token is None:
+            return super().drop_slot(group, slot, token, by)  # it is recorded, too
+        return byhand.drop(self._db, group, slot, token)
+
+    def extend_slot(self, group: str, slot: int, token: int, seconds: float) -> float | None:
+        return byhand.extend(self._db, group, slot, token, seconds)
 
     # --- operate --------------------------------------------------------------------------------
 

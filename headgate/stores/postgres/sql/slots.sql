@@ -22,9 +22,19 @@ WHERE s.token IS NULL
 UPDATE headgate.slots SET token = NULL, job = NULL, worker = NULL, ends = NULL, since = :now
 WHERE epoch = headgate.epoch() AND grp = :grp AND slot = :slot AND token = :token
 
--- name: extend
-UPDATE headgate.slots SET ends = :ends
+-- name: take_now
+SELECT outcome, slot, token, at
+FROM headgate.take_slot(:grp, :units::integer, :holder, :worker, :lease::float8, :version, :said,
+                        :value::integer, :carries)
+
+-- name: drop_now
+UPDATE headgate.slots SET token = NULL, job = NULL, worker = NULL, ends = NULL,
+                          since = headgate.clock()
 WHERE epoch = headgate.epoch() AND grp = :grp AND slot = :slot AND token = :token
+RETURNING slot
+
+-- name: extend_now
+SELECT headgate.extend_slot(:grp, :slot::integer, :token, :seconds::float8)
 
 -- name: expire
 UPDATE headgate.slots SET token = NULL, job = NULL, worker = NULL, ends = NULL, since = :now
