@@ -50,6 +50,8 @@ class CapUse:
     max_waiting: int | None = None
     unique_for: float | None = None
     when_full: WhenFull = "reject"
+    wait: float = 0.0
+    """Seconds for which the submitter tries again; nothing to the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ class Routing:
     max_lost: int = DEFAULT_MAX_LOST
     task: str | None = None
     """The task's own name, where the job was submitted under an alias."""
+    carried: tuple[tuple[str, int | None], ...] = ()
+    """As that of a submission: a job class may say it job by job."""
     error: str | None = None
 
 
@@ -133,7 +137,7 @@ class Unrouted:
     options: str
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """One attempt, granted: it holds all its groups from the commit that made this record."""
 
     job: str
@@ -171,7 +175,7 @@ class Failure:
     traceback: str = ""
 
 
-class Finish(msgspec.Struct, frozen=True):
+class Finish(msgspec.Struct, frozen=True, gc=False):
     """How an attempt ended. Changes nothing unless `token` is the running attempt's."""
 
     token: int

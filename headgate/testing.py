@@ -280,8 +280,8 @@ class _Hand:
     def _execute(self, task: Task[..., Any], attempt: Attempt) -> Ending:
         args, errors, hooks = attempt.claimed.args, attempt.claimed.errors, self._app.hooks
         if task.is_async:
-            return self._loop.wait_for(run_async(task, args, attempt.ctx, hooks, errors))
-        return run_sync(task, args, attempt.ctx, hooks, errors, self._loop.wait_for)
+            return self._loop.wait_for(run_async(task, args, attempt.context(), hooks, errors))
+        return run_sync(task, args, attempt.context(), hooks, errors, self._loop.wait_for)
 
     # --- what an attempt tells its worker -------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""One attempt as the worker holds it, and the port through which its code reaches it."""
+"""One attempt as the worker holds it, and as its code reaches it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,17 @@ class Desk(Protocol):
         ...
 
 
+def _nothing(_: Stop) -> None:
+    """Nothing runs that could be halted."""
+
+
 class Attempt:
-    """A claimed job from its grant to its finish."""
+    """A claimed job from its grant to its finish, and the `AttemptPort` of its code where that
+    runs in this process.
+
+    It holds nothing that holds it, once it is over: thousands of these end in a second, and
+    what is freed at once need not be searched for by the garbage collector.
+    """
 
     def __init__(
         self,
@@ -49,6 +58,7 @@ class Attempt:
         self.hold = Hold.of(claimed) if hold is None else hold
         self.began = began
         """By the event loop's clock."""
+        self.granted_at = granted_at
         self.timeout = task.timeout
         self.deadline: float | None = None
         """By CLOCK_BOOTTIME, for the keeper; None without a time-out."""
@@ -57,10 +67,20 @@ class Attempt:
         """Its coroutine has made its first step."""
         self.unstarted = False
         self.followups: list[NewJob] = []
-        self.halt: Callable[[Stop], None] = lambda _: None
+        self.halt: Callable[[Stop], None] = _nothing
         """How its code is stopped: set by whoever runs it."""
-        self.port = Port(self, desk)
-        self.ctx = Context.of(claimed, self.port, granted_at)
+        self._desk = desk
+        self._lock = threading.Lock()
+        self._lent = False
+        self.holding = True
+        """False while its slots are given back, or on their way."""
+        self._closed = False
+
+    def context(self) -> Context:
+        """What its code is given."""
+        return Context.of(self.claimed, self, self.granted_at)
+
+    # --- its end --------------------------------------------------------------------------------
 
     def ask_to_stop(self, stop: Stop) -> bool:
         """The first reason counts; only losing the attempt to somebody else overrides it."""
@@ -72,8 +92,11 @@ class Attempt:
 
     def over(self) -> bool:
         """The code has ended; whether its slots are there for the next one."""
-        holds = self.port.close()
-        return holds and (self.stop is None or self.stop.kind in ("timeout", "cancel"))
+        self.halt = _nothing
+        with self._lock:
+            self._closed = True
+        self._take_room_back()
+        return self.holding and (self.stop is None or self.stop.kind in ("timeout", "cancel"))
 
     def allowance(self) -> Allowance:
         return Allowance(self.claimed.errors, self.task.retries, self._plain_delay)
@@ -81,36 +104,25 @@ class Attempt:
     def _plain_delay(self) -> float:
         return delay_before_retry(self.task, self.claimed.errors, TimeoutError())
 
-
-class Port:
-    """The `AttemptPort` of code in this process: the loop's coroutines and threads."""
-
-    def __init__(self, attempt: Attempt, desk: Desk) -> None:
-        self._attempt = attempt
-        self._desk = desk
-        self._lock = threading.Lock()
-        self._lent = False
-        self.holding = True
-        """False while its slots are given back, or on their way."""
-        self._closed = False
+    # --- what its code asks for -----------------------------------------------------------------
 
     def progress(self, fraction: float, text: str) -> None:
-        self._desk.note_progress(Progress(self._attempt.token, fraction, text))
+        self._desk.note_progress(Progress(self.token, fraction, text))
 
     def extend(self, seconds: float) -> None:
-        self._desk.settle(self._attempt.token)
-        if not self._desk.store.extend(self._attempt.token, seconds):
+        self._desk.settle(self.token)
+        if not self._desk.store.extend(self.token, seconds):
             raise self._stale()
 
     def release(self) -> None:
-        self._desk.settle(self._attempt.token)
+        self._desk.settle(self.token)
         with self._lock:
             # The attempt may have ended while this thread was on its way here (a coroutine that
             # was cancelled): then the next job may run in these slots already.
             if self._closed:
                 raise self._stale()
             self.holding = False
-        if not self._desk.store.release_groups(self._attempt.token):
+        if not self._desk.store.release_groups(self.token):
             raise self._stale()
         with self._lock:
             self._lent = True
@@ -119,14 +131,14 @@ class Port:
     def retake(self, timeout: float | None) -> bool:
         """Wait for the same groups. The bell is opened before the first try: a slot given
         back between a failed try and the wait would otherwise ring unheard."""
-        attempt, store = self._attempt, self._desk.store
+        store = self._desk.store
         began = time.monotonic()
         deadline = None if timeout is None else began + timeout
         bell = store.bell("room")
         try:
-            while not store.retake_groups(attempt.token, time.monotonic() - began):
-                if attempt.stop is not None:
-                    raise Cancel(attempt.stop.reason)
+            while not store.retake_groups(self.token, time.monotonic() - began):
+                if self.stop is not None:
+                    raise Cancel(self.stop.reason)
                 left = _RETAKE_POLL if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     return False
@@ -138,13 +150,6 @@ class Port:
             self._take_room_back()
         return True
 
-    def close(self) -> bool:
-        """The attempt is over; whether it held its slots to the end."""
-        with self._lock:
-            self._closed = True
-        self._take_room_back()
-        return self.holding
-
     def _take_room_back(self) -> None:
         """After the wait, or when the attempt ended in the middle of it: once in any case."""
         if not self._lent:
@@ -155,16 +160,16 @@ class Port:
             self._desk.note_released(-1)
 
     def followup(self, job: NewJob) -> None:
-        self._attempt.followups.append(job)
+        self.followups.append(job)
 
     def is_cancelled(self) -> bool:
-        return self._attempt.stop is not None
+        return self.stop is not None
 
     def cancel_reason(self) -> str:
-        return self._attempt.stop.reason if self._attempt.stop is not None else ""
+        return self.stop.reason if self.stop is not None else ""
 
     def _stale(self) -> StaleAttempt:
         return StaleAttempt(
-            f"attempt {self._attempt.token} of job {self._attempt.claimed.job} is no longer the"
-            " running one: nothing was changed"
+            f"attempt {self.token} of job {self.claimed.job} is no longer the running one:"
+            " nothing was changed"
         )

@@ -58,7 +58,7 @@ class Cell:
 
     async def run(self, attempt: Attempt, source: Source) -> Ending:
         """Run the attempt; returns when nothing of it is alive any more."""
-        told = Told(run=Run(attempt.claimed, source, attempt.ctx.granted_at))
+        told = Told(run=Run(attempt.claimed, source, attempt.granted_at))
         await self._send(pack(RUN, msgspec.json.encode(told)))
         while True:
             frame = await self._next()
@@ -109,23 +109,23 @@ class Cell:
 
     def _hear(self, attempt: Attempt, said: Said) -> None:
         if said.progress is not None:
-            attempt.port.progress(*said.progress)
+            attempt.progress(*said.progress)
         elif said.followup is not None:
-            attempt.port.followup(said.followup)
+            attempt.followup(said.followup)
         elif said.call is not None:
             self._spawn(self._answer(attempt, said))
 
     async def _answer(self, attempt: Attempt, said: Said) -> None:
         assert said.call is not None
-        port, seconds = attempt.port, said.seconds
+        seconds = said.seconds
         answer = Answer(said.call, value=True)
         try:
             if said.what == "extend":
-                await asyncio.to_thread(port.extend, seconds or 0.0)
+                await asyncio.to_thread(attempt.extend, seconds or 0.0)
             elif said.what == "release":
-                await asyncio.to_thread(port.release)
+                await asyncio.to_thread(attempt.release)
             else:
-                answer.value = await asyncio.to_thread(port.retake, seconds)
+                answer.value = await asyncio.to_thread(attempt.retake, seconds)
         except (StaleAttempt, Cancel, StoreError) as error:
             kind = "StoreError" if isinstance(error, StoreError) else type(error).__name__
             answer = Answer(said.call, error=kind, text=str(error))

@@ -43,7 +43,7 @@ class Stop:
     reason: str
 
 
-class Ending(msgspec.Struct, frozen=True):
+class Ending(msgspec.Struct, frozen=True, gc=False):
     """How the code of an attempt ended. Texts only: it may come from another process."""
 
     kind: EndingKind

@@ -75,6 +75,8 @@ class Runner:
         self.granted_at = 0.0
         """When the last claim that was answered had been sent: it granted what starts now,
         or left the slots standing in which it follows."""
+        self.on_over: Callable[[Attempt], None] | None = None
+        """Called when the code of an attempt has ended, before its end is told."""
         self._timers: dict[int, list[asyncio.TimerHandle]] = {}
         self._coroutines: set[asyncio.Task[Any]] = set()
         self._empty = asyncio.Event()
@@ -103,7 +105,7 @@ class Runner:
             if attempt.claimed.task in short
             and attempt.began > since
             and attempt.stop is None
-            and attempt.port.holding
+            and attempt.holding
         )
 
     def earliest_deadline(self) -> float | None:
@@ -176,7 +178,9 @@ class Runner:
         attempt.entered = True
         claimed, hooks = attempt.claimed, self._app.hooks
         try:
-            ending = await run_async(attempt.task, claimed.args, attempt.ctx, hooks, claimed.errors)
+            ending = await run_async(
+                attempt.task, claimed.args, attempt.context(), hooks, claimed.errors
+            )
         except BaseException as error:
             ending = _without_end(attempt, error)
         self._over(attempt, ending)
@@ -202,7 +206,14 @@ class Runner:
             try:
                 ending = context.run(
                     run_sync,
-                    *(attempt.task, claimed.args, attempt.ctx, hooks, claimed.errors, wait_for),
+                    *(
+                        attempt.task,
+                        claimed.args,
+                        attempt.context(),
+                        hooks,
+                        claimed.errors,
+                        wait_for,
+                    ),
                 )
             except BaseException as error:
                 ending = _without_end(attempt, error)
@@ -303,6 +314,8 @@ class Runner:
                 timer.cancel()
         del self.attempts[attempt.token]
         passes = attempt.over()
+        if self.on_over is not None:
+            self.on_over(attempt)
         if attempt.task.isolate is None:
             seconds = self._loop.time() - attempt.began
             self._chains.pace.note(attempt.claimed.task, seconds)
