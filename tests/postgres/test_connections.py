@@ -21,7 +21,9 @@ from headgate.stores.postgres.connection import Connection
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.url import parse
 from tests.postgres.proxy import Proxy
+from tests.postgres.rival import Waiter
 from tests.postgres.server import OwnServer, bundled
+from tests.worker.site import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +163,22 @@ def test_a_dead_wire(server: OwnServer, proxy: Proxy, monkeypatch: pytest.Monkey
         assert works(database)
 
 
+def test_a_wire_that_died_while_nobody_used_it(
+    server: OwnServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that has rested is asked first: else it would be in doubt whether the
+    statement was done."""
+    monkeypatch.setattr(databases, "BEGIN_PATIENCE", 1.0)
+    monkeypatch.setattr(databases, "RESTED", 0.0)
+    with closing(Database(server.tcp_url("work", proxy.port, "worker"))) as database:
+        assert database.call("SELECT headgate.clock()")
+        proxy.dead = True
+        asking = Waiter(lambda: database.call("SELECT headgate.clock()"))
+        wait_until(lambda: proxy.swallowed > 0, 10)
+        proxy.dead = False
+        assert asking.result()
+
+
 def test_a_cut_wire(server: OwnServer, proxy: Proxy) -> None:
     with closing(Database(server.tcp_url("work", proxy.port, "worker"))) as database:
         assert works(database)
@@ -284,6 +302,16 @@ def test_settings_of_our_own_sessions(database: Database) -> None:
         assert tx.value("SHOW idle_in_transaction_session_timeout") == "1min"
     with database.write(timeout=2) as tx:
         assert tx.value("SHOW lock_timeout") == "2s"
+
+
+def test_no_preference_of_a_role_changes_how_we_look(server: OwnServer) -> None:
+    """With one snapshot for a whole transaction, what is counted after a lock would be older
+    than the lock."""
+    options = "-c default_transaction_isolation=serializable"
+    url = server.url("work", user="worker", options=options)
+    with closing(Database(url)) as database, database.session() as connection:
+        (level,) = connection.execute(b"SHOW transaction_isolation").fetchone() or ("",)
+        assert level == "read committed"
 
 
 def test_a_read_sees_one_moment_and_writes_nothing(database: Database) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import psycopg
@@ -35,6 +36,9 @@ MINIMUM_VERSION = 150000
 SETTINGS = {
     # A claim that the planner thinks expensive would be compiled for a second, every time.
     "jit": "off",
+    # Whatever the role or the database prefers: what is read after a lock must be what its former
+    # holder left, in statements that are their own transactions too.
+    "default_transaction_isolation": "read committed",
     "statement_timeout": f"{STATEMENT_TIMEOUT * 1000:.0f}",
     "lock_timeout": f"{LOCK_TIMEOUT * 1000:.0f}",
     "idle_in_transaction_session_timeout": f"{IDLE_TIMEOUT * 1000:.0f}",
@@ -84,6 +88,20 @@ def rows(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Row]:
     return _kind(tuple(name.decode() for name in names))
 
 
+Question = tuple[bytes, Sequence[str | float | None]]
+"""A statement in the server's form, and its parameters."""
+
+
+def _wire(value: str | float | None) -> bytes | None:
+    """A parameter as a text, of whatever type the statement says it is."""
+    if value is None or isinstance(value, bool):
+        return None if value is None else b"t" if value else b"f"
+    data = (value if isinstance(value, str) else repr(value)).encode()
+    if b"\0" in data:  # the library would cut it off there
+        raise psycopg.DataError("PostgreSQL texts cannot hold a NUL character")
+    return data
+
+
 class Cursor(psycopg.RawCursor[Row]):
     """Takes statements as the server does, with $1."""
 
@@ -96,6 +114,9 @@ class Connection(psycopg.Connection[Row]):
     """Another session may stand behind every transaction: nothing set here lasts."""
     used = 0.0
     """When it was last given back."""
+    _prepared_by_us: dict[bytes, bytes]
+    """The statements that `ask` has prepared, and under which names."""
+    _names: Iterator[int]
 
     @classmethod
     def open(cls, address: Address) -> Connection:
@@ -129,6 +150,7 @@ class Connection(psycopg.Connection[Row]):
         # Numbers always as bigint: by their size they would be of three types, and a statement
         # prepared for one is not found for another.
         self.adapters.register_dumper(int, Int8Dumper)
+        self._prepared_by_us, self._names = {}, itertools.count()
         pooled = address.pooled
         if pooled is None:
             # A pooler tells its clients a process that is not the one which answers.
@@ -136,7 +158,7 @@ class Connection(psycopg.Connection[Row]):
             pooled = backend != self.info.backend_pid
         self.pooled = pooled
         if not pooled:
-            script = "; ".join(f"SET {name} = {value}" for name, value in SETTINGS.items())
+            script = "; ".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items())
             self.execute(script.encode())
             self.prepare_threshold = 5
 
@@ -188,6 +210,63 @@ class Connection(psycopg.Connection[Row]):
             if result is None:
                 return results
             results.append(result)
+
+    def ask(self, questions: Sequence[Question]) -> list[PGresult]:
+        """Send statements with their parameters in one message, and take what each answers, a
+        failure too. Each is a transaction of its own and begins after the one before has ended.
+
+        Should the connection be lost on the way, the answers are those that had come in; without
+        any, it is an error. (psycopg's own pipeline waits for the first before it sends the next.)
+        """
+        deadline = time.monotonic() + self.patience
+        pgconn = self.pgconn
+        answers: list[PGresult] = []
+        try:
+            pgconn.enter_pipeline_mode()
+            for text, values in questions:
+                name = self._prepared_by_us.get(text)
+                if name is None:
+                    name = b"headgate_%d" % next(self._names)
+                    pgconn.send_prepare(name, text)
+                    self._prepared_by_us[text] = name
+                pgconn.send_query_prepared(name, [_wire(value) for value in values])
+                pgconn.pipeline_sync()
+            while pgconn.flush():
+                self._poll(select.POLLIN | select.POLLOUT, deadline)
+                pgconn.consume_input()
+            for text, _ in questions:
+                answer = self._answer(deadline)
+                if answer.status == pq.ExecStatus.FATAL_ERROR:
+                    # It may be that it could not be prepared, or is so no more.
+                    self._prepared_by_us.pop(text, None)
+                answers.append(answer)
+            pgconn.exit_pipeline_mode()
+        except psycopg.Error:
+            self.close()
+            if not answers:
+                raise
+        except BaseException:
+            self.close()
+            raise
+        return answers
+
+    def _answer(self, deadline: float) -> PGresult:
+        """What one statement of a pipeline answers: the last before the mark that ends it."""
+        pgconn = self.pgconn
+        last: PGresult | None = None
+        while True:
+            while pgconn.is_busy():
+                self._poll(select.POLLIN, deadline)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                if pgconn.status == pq.ConnStatus.BAD:
+                    raise psycopg.OperationalError("the connection was lost")
+            elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+                assert last is not None
+                return last
+            elif result.status != pq.ExecStatus.PIPELINE_ABORTED:
+                last = result
 
     @property
     def idle(self) -> bool:

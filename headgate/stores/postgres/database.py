@@ -23,6 +23,7 @@ from headgate.stores.postgres.connection import (
     PATIENCE,
     SETTINGS,
     Connection,
+    Question,
     Row,
 )
 from headgate.stores.postgres.parameters import Params, Statement, named, prepare
@@ -36,6 +37,8 @@ POOL_TIMEOUT = 30.0
 BEGIN_PATIENCE = 5.0
 """Seconds for the answer to the first message of a transaction, which takes the server no time:
 a connection that has become a dead end shows here, before anything was done."""
+RESTED = 5.0
+"""Seconds without use after which a connection may have become such a dead end."""
 KEEP = 60.0
 """Seconds for which a connection that nobody uses is kept."""
 
@@ -163,13 +166,33 @@ class Database:
     @contextmanager
     def session(self) -> Generator[Connection]:
         """A connection of the pool, with no transaction, for the time of the block."""
-        connection = self._take()
+        connection = self._take_proven()
         try:
             yield connection
         except psycopg.Error as error:
             raise translate(error, self.url) from error
         finally:
             self._give_back(connection)
+
+    def _take_proven(self) -> Connection:
+        """One that leads somewhere: of a statement that is a transaction of its own and gets no
+        answer, nobody could say whether it was done. So one that has rested is asked first."""
+        connection = self._take()
+        if not connection.used or time.monotonic() - connection.used < RESTED:
+            return connection
+        try:
+            answer = connection.say(b"", BEGIN_PATIENCE)
+        except BaseException as error:
+            connection.close()
+            self._give_back(connection)
+            if not isinstance(error, psycopg.Error):
+                raise
+        else:
+            if answer and answer[0].status == pq.ExecStatus.EMPTY_QUERY:
+                return connection
+            connection.close()
+            self._give_back(connection)
+        return self._take(fresh=True)
 
     def _take(self, *, fresh: bool = False) -> Connection:
         if self._pid != os.getpid():
@@ -278,10 +301,10 @@ class Database:
                 raise
 
     def call_two(
-        self, sql: str, params: Params, behind: tuple[str, Params] | None
+        self, sql: str, params: Params, behind: tuple[str, Params] | None = None
     ) -> tuple[Any, Any]:
-        """The value of a statement, and of another that is sent with it and begins after the
-        first is committed: one round trip, two transactions."""
+        """The value of a statement as a text, and of another that is sent with it and begins
+        after the first is committed: one round trip, two transactions."""
         if self.pooled or self.clock is not None:
             with self.write() as tx:
                 first = tx.value(sql, params)
@@ -289,27 +312,25 @@ class Database:
                 return first, None
             with self.write() as tx:
                 return first, tx.value(*behind)
-        statement = self.statement(sql)
-        one: psycopg.Cursor[Row] | None = None
+        questions = [self._question(sql, params)]
+        if behind is not None:
+            questions.append(self._question(*behind))
         with self.session() as connection:
             try:
-                if behind is None:
-                    one = connection.cursor().execute(statement.text, statement.bind(params))
-                    return _value(one), None
-                after = self.statement(behind[0])
-                with connection.pipeline() as pipeline:
-                    one = connection.cursor().execute(statement.text, statement.bind(params))
-                    pipeline.sync()
-                    two = connection.cursor().execute(after.text, after.bind(behind[1]))
-                return _value(one), _value(two)
+                # The first may have been done when the connection is lost, and then its answer
+                # counts: what failed is only the look behind it.
+                first, *after = connection.ask(questions)
+                if first.status != pq.ExecStatus.TUPLES_OK:
+                    raise failure(first, connection)
             except psycopg.Error as error:
-                # The first may have been done, and then its answer counts: what failed is only
-                # the look behind it.
-                if one is not None and (done := _done(one)):
-                    return done[0], None
                 if is_lost(error):
                     raise self._in_doubt(error) from error
                 raise
+            return _value(first), _value(after[0]) if after else None
+
+    def _question(self, sql: str, params: Params) -> Question:
+        statement = self.statement(sql)
+        return statement.text, statement.bind(params) or ()
 
     def now(self) -> float:
         """The store's time."""
@@ -400,17 +421,11 @@ class Database:
         )
 
 
-def _value(cursor: psycopg.Cursor[Row]) -> Any:
-    row = cursor.fetchone()
-    return None if row is None else row[0]
-
-
-def _done(cursor: psycopg.Cursor[Row]) -> Row | None:
-    """The row of a statement that has its answer, whatever came after it."""
-    result = cursor.pgresult
-    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+def _value(result: PGresult) -> bytes | None:
+    """The first cell of an answer, as the server wrote it."""
+    if result.status != pq.ExecStatus.TUPLES_OK or not result.ntuples:
         return None
-    return cursor.fetchone()
+    return result.get_value(0, 0)
 
 
 def rollback(connection: Connection) -> None:
