@@ -290,8 +290,34 @@ class LimitRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """What an operator said about a group: a limit, a pause or a weight."""
+
+    value: int | None
+    by: str
+    reason: str
+    at: float
+    until: float | None = None
+    """When it ends by itself, by the store's clock; None: when it is taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """All that operators said about one group, and that is in force."""
+
+    group: str
+    limit: Word | None = None
+    pause: Word | None = None
+    weight: Word | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LimitChange:
-    """An operator's word on a limit or group; every change is recorded."""
+    """An operator's word on a limit or group; every change is recorded.
+
+    It may set or reset the value, pause or resume, and set or reset the weight, all at once.
+    What is set ends by itself after `lasts` seconds, or at `until`, if either is given.
+    """
 
     group: str
     value: int | None = None
@@ -307,6 +333,12 @@ class QueueRecord:
     name: str
     paused: bool
     waiting: int
+    override: Word | None = None
+    """The operator's word that the value comes from, where it does."""
+    pause: Word | None = None
+    weight: Word | None = None
+    orphaned: bool = False
+    """It was declared, and no worker that is there declares it any more."""
     """Counted up to a bound; see `bounded`."""
     running: int
     scheduled: int
@@ -320,6 +352,12 @@ class EventRecord:
     seq: int
     at: float
     kind: str
+    weight: int | None = None
+    reset_weight: bool = False
+    lasts: float | None = None
+    until: float | None = None
+    said: Word | None = None
+    """Who said it first, when and why, where `by` repeats it from a file."""
     subject: str
     who: str
     data: Mapping[str, Any]
@@ -449,7 +487,12 @@ class Store(Protocol):
     def queues(self) -> list[QueueRecord]: ...
     def pause_queue(self, queue: str, paused: bool, by: str = "", reason: str = "") -> None: ...
     def workers(self) -> list[WorkerRecord]: ...
-    def events(self, kind: str | None = None, limit: int = 100) -> list[EventRecord]: ...
+    def events(
+        self, kind: str | None = None, limit: int = 100, subject: str | None = None
+    ) -> list[EventRecord]:
+        """The latest first."""
+        ...
+
     def job(self, id: str) -> JobRecord | None: ...
     def attempts(self, id: str) -> list[AttemptRecord]: ...
     def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
@@ -469,6 +512,14 @@ class Store(Protocol):
         """Jobs that a worker of these could still run: ready, running, or due for a retry,
         with nothing paused or at 0 (for `--burst`), and not in a queue that is `closed` to
         it. Counted up to a bound."""
+    def change_limits(self, changes: Sequence[LimitChange]) -> list[LimitRecord]:
+        """All of these, or none. A change that changes nothing is not recorded."""
+        ...
+
+    def words(self) -> list[Words]:
+        """All that operators said and that is in force, by group."""
+        ...
+
         ...
 
     def doctor(self, repair: bool = False) -> list[Trouble]: ...

@@ -122,7 +122,7 @@ def test_after_a_change_nothing_is_granted_by_the_old_value(
     rig.declare(gpu=5)
     assert take(rig.store) is not None
     rival.run(ALONE, leases.LIMITS)
-    rival.run("INSERT INTO headgate.overrides VALUES ('gpu', 1, true, false, 'rival', '', 0)")
+    rival.run("INSERT INTO headgate.overrides VALUES ('gpu', 'limit', 1, 'rival', '', 0)")
     rival.run("UPDATE headgate.counters SET value = value + 1 WHERE name = 'limits'")
     taking = Waiter(lambda: take(rig.store))
     until_blocked(watch)

@@ -34,7 +34,14 @@ from headgate.stores.protocol import (
     Sweep,
     Trouble,
 )
-from headgate.stores.relational import cataloguing, holding, inspecting, moves, values
+from headgate.stores.relational import (
+    cataloguing,
+    holding,
+    inspecting,
+    moves,
+    overriding,
+    values,
+)
 from headgate.stores.relational.store import RelationalStore, check_chunk
 from headgate.stores.relational.transaction import Row
 
@@ -247,14 +254,15 @@ class PostgresStore(RelationalStore):
 
     # --- operate --------------------------------------------------------------------------------
 
-    def change_limit(self, change: LimitChange) -> LimitRecord:
-        group = check_group(change.group)
+    def change_limits(self, changes: Sequence[LimitChange]) -> list[LimitRecord]:
+        groups = [check_group(change.group) for change in changes]
 
-        def apply(tx: Transaction) -> LimitRecord:
-            values.change(tx, change)
-            return values.limit_records(tx, [group])[group]
+        def apply(tx: Transaction) -> dict[str, LimitRecord]:
+            overriding.change(tx, changes)
+            return values.limit_records(tx, groups)
 
-        return self._alone_with_limits(apply)
+        records = self._alone_with_limits(apply)
+        return [records[group] for group in groups]
 
     def doctor(self, repair: bool = False) -> list[Trouble]:
         with self._write() as tx:

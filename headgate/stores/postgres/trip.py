@@ -17,7 +17,7 @@ import msgspec
 
 from headgate.choice import Chooser, Taken
 from headgate.claim import ClaimState
-from headgate.errors import StoreInDoubt
+from headgate.errors import StoreBusy, StoreInDoubt
 from headgate.jobs import Claimed
 from headgate.limits import Band
 from headgate.stores.postgres import acting, arrays, leases
@@ -26,12 +26,15 @@ from headgate.stores.postgres.books import Books
 from headgate.stores.postgres.database import SQL, Database
 from headgate.stores.postgres.view import LANES, Order, Seen, View, ViewLine
 from headgate.stores.protocol import Claim, Exchange, Exchanged
-from headgate.stores.relational import finishing, moves, routing
+from headgate.stores.relational import finishing, moves, overriding, routing
 from headgate.stores.relational.events import record
+from headgate.stores.relational.values import ENDED
 
 MOST_TURNS = 128
 MOST_HOPS = 512
 """Lanes looked at in one claim: what is beyond the view is further away than in a file."""
+ALONE_WITHIN = 0.2
+"""Seconds for which the end of an operator's word may keep all grants waiting in one go."""
 VIEW_AGE = 0.05
 """Seconds for which what was seen at the end of a round trip may serve the next."""
 
@@ -89,18 +92,31 @@ class RoundTrip:
                 with self._db.write() as tx:
                     self._more = moves.promote(tx) >= moves.PROMOTED_AT_ONCE
                 view = self._look_now(claim)
+        if view.seen.version == ENDED:
+            self._end_words()
+            view = self._look_now(claim)
         self._view = view
         if claim.room <= 0 and claim.ahead_room <= 0:
             return
         words = self._books.words(view.seen.version)
-        if words.version != view.seen.version:
+        if words.version != view.seen.version or words.version == ENDED:
             self._more = True
             return
         worker = self._exchange.worker
         self._line = ViewLine(view, words, self._db, worker, self._freed)
-        bounded = replace(claim, hops=min(claim.hops, MOST_HOPS))
+        bounded = replace(words.weigh(claim), hops=min(claim.hops, MOST_HOPS))
         self._chooser = Chooser(self._line, bounded, workers=view.seen.workers, freed=self._freed)
         self._more = self._chooser.run() or self._more
+
+    def _end_words(self) -> None:
+        """An operator's word has ended. Nothing is granted until somebody has said so: that is
+        a change of limits, so it is made while nobody grants."""
+        try:
+            with self._db.write(timeout=ALONE_WITHIN) as tx:
+                leases.lock_limits(tx)
+                overriding.end(tx)
+        except StoreBusy:
+            self._more = True  # others are at it, or in the middle of a grant: again at once
 
     def _reap(self) -> list[str]:
         with self._db.write() as tx:

@@ -14,12 +14,16 @@ def record(tx: Transaction, kind: str, subject: str, who: str = "", **data: Any)
     tx.run(tx.sql.events.record, (tx.now, kind, subject, who, text))
 
 
-def last(tx: Transaction, kind: str | None, limit: int) -> list[EventRecord]:
+def last(
+    tx: Transaction, kind: str | None, limit: int, subject: str | None = None
+) -> list[EventRecord]:
     return [
         EventRecord(
             row["seq"], row["at"], row["kind"], row["subject"], row["who"], json.loads(row["data"])
         )
-        for row in tx.rows(tx.sql.events.last, {"kind": kind, "limit": limit})
+        for row in tx.rows(
+            tx.sql.events.last, {"kind": kind, "subject": subject, "limit": limit}
+        )
     ]
 
 

@@ -11,11 +11,13 @@ from headgate.jobs import AttemptRecord, JobFilter, JobRecord, NewJob, Retention
 from headgate.limits import check_group
 from headgate.stores.protocol import (
     EventRecord,
+    LimitChange,
     LimitRecord,
     QueueRecord,
     SlotRecord,
     TaskSpec,
     Why,
+    Words,
     WorkerRecord,
 )
 from headgate.stores.relational import (
@@ -115,6 +117,17 @@ class RelationalStore(ABC):
 
     def group(self, group: str) -> tuple[LimitRecord, list[SlotRecord]]:
         group = check_group(group)
+    @abstractmethod
+    def change_limits(self, changes: Sequence[LimitChange]) -> list[LimitRecord]:
+        """Nobody grants while limits change."""
+
+    def change_limit(self, change: LimitChange) -> LimitRecord:
+        return self.change_limits([change])[0]
+
+    def words(self) -> list[Words]:
+        with self._read() as tx:
+            return overriding.every(tx)
+
         with self._read() as tx:
             return values.limit_records(tx, [group])[group], values.slot_records(tx, group)
 
@@ -134,9 +147,11 @@ class RelationalStore(ABC):
         with self._read() as tx:
             return registry.records(tx, self._alive)
 
-    def events(self, kind: str | None = None, limit: int = 100) -> list[EventRecord]:
+    def events(
+        self, kind: str | None = None, limit: int = 100, subject: str | None = None
+    ) -> list[EventRecord]:
         with self._read() as tx:
-            return events.last(tx, kind, limit)
+            return events.last(tx, kind, limit, subject)
 
     def job(self, id: str) -> JobRecord | None:
         with self._read() as tx:

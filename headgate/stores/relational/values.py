@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from headgate.claim import Group
 from headgate.limits import split_group
-from headgate.stores.protocol import LimitChange, LimitRecord, Publication, SlotRecord
-from headgate.stores.relational.events import record
+from headgate.stores.protocol import Claim, LimitRecord, Publication, SlotRecord, Word
 from headgate.stores.relational.transaction import Row, Transaction
 
 
@@ -27,9 +26,10 @@ class Value:
     value: int | None
     source: str
     paused: bool = False
-    paused_by: str = ""
     declared: int | None = None
     disagree: tuple[tuple[str, int | None], ...] = ()
+    override: Word | None = None
+    pause: Word | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,20 @@ class Words:
     version: int
     declared: Mapping[str, Sequence[Row]]
     """By name, the most authoritative first."""
-    overrides: Mapping[str, Row]
+    limits: Mapping[str, Word]
+    """The operators' words, by group."""
+    pauses: Mapping[str, Word]
+    weights: Mapping[str, Word]
+    turns: Mapping[str, int]
+    """The weights by fairness key, as a claim asks for them."""
     open_keys: frozenset[str]
     """Names of limits of which some key has a value above 0 of its own."""
+    ends: float | None = None
+    """When the first of the operators' words ends: these are then out of date."""
+
+    def weigh(self, claim: Claim) -> Claim:
+        """The claim with the weights that operators gave, over those of its program."""
+        return replace(claim, weights={**claim.weights, **self.turns}) if self.turns else claim
 
     def of(self, group: str) -> Value:
         """The value in force by what was said; `source` is "none" where nobody said anything."""
@@ -58,16 +69,18 @@ class Words:
                 for row in declarations
                 if row["source"] == source and row["value"] != declared
             )
-        paused, paused_by = False, ""
-        for scope in (name, group) if key is not None else (name,):
-            override = self.overrides.get(scope)
-            if override is None:
-                continue
-            if override["paused"]:
-                paused, paused_by = True, override["who"]
-            if override["has_value"]:
-                value, source = override["value"], "override"
-        return Value(value, source, paused, paused_by, declared, disagree)
+        override = self.limits.get(group)
+        pause = self.pauses.get(group)
+        if key is not None:
+            override = override or self.limits.get(name)
+            pause = pause or self.pauses.get(name)
+        if override is not None:
+            value, source = override.value, "override"
+        return Value(value, source, pause is not None, declared, disagree, override, pause)
+
+
+ENDED = -1
+"""The version while some word has ended and nobody has taken it back yet."""
 
 
 class WordsCache:
@@ -79,10 +92,12 @@ class WordsCache:
 
     def read(self, tx: Transaction, version: int | None = None) -> Words:
         if version is None:
-            version = int(tx.value(tx.sql.limits.version))
+            version = int(tx.value(tx.sql.limits.version, {"now": tx.now}))
         words = self.words
-        if words is None or words.version != version:
-            words = self.words = self._load(tx, version)
+        if words is None or words.version != version or version == ENDED:
+            words = self._load(tx, version)
+            # Words that have ended and are not taken back yet have no version to be known by.
+            self.words = None if version == ENDED else words
         return words
 
     def _load(self, tx: Transaction, version: int) -> Words:
@@ -91,13 +106,32 @@ class WordsCache:
             declared.setdefault(row["name"], []).append(row)
         for rows in declared.values():
             rows.sort(key=authority)
-        overrides = {row["grp"]: row for row in tx.rows(tx.sql.limits.overrides)}
+        said: dict[str, dict[str, Word]] = {"limit": {}, "pause": {}, "weight": {}}
+        ends: float | None = None
+        for row in tx.rows(tx.sql.limits.overrides):
+            until: float | None = row["ends"]
+            if until is not None:
+                if until <= tx.now:
+                    continue
+                ends = until if ends is None else min(ends, until)
+            said[row["what"]][row["grp"]] = word_of(row)
         open_keys = {
             split_group(group)[0]
-            for group, row in overrides.items()
-            if "/" in group and row["has_value"] and row["value"] != 0
+            for group, word in said["limit"].items()
+            if "/" in group and word.value != 0
         }
-        return Words(version, declared, overrides, frozenset(open_keys))
+        turns = {
+            split_group(group)[1] or group: word.value or 1
+            for group, word in sorted(said["weight"].items(), key=lambda cell: cell[1].at)
+        }
+        return Words(
+            version, declared, said["limit"], said["pause"], said["weight"], turns,
+            frozenset(open_keys), ends,
+        )  # fmt: skip
+
+
+def word_of(row: Row) -> Word:
+    return Word(row["value"], row["who"], row["reason"], row["at"], row["ends"])
 
 
 def changed(tx: Transaction) -> None:
@@ -121,7 +155,7 @@ class Values:
         self._tx = tx
         self._carried = carried or {}
         """What a job brought with it that no claim has recorded yet."""
-        self._words = (cache or WordsCache()).read(tx, version)
+        self.words = (cache or WordsCache()).read(tx, version)
         rows = tx.rows(tx.sql.limits.reservations) if reservations else ()
         self._reservations = {row["grp"]: row for row in rows}
         self._ahead: dict[str, list[Row]] = {}
@@ -139,10 +173,10 @@ class Values:
         return self._tx.rows(self._tx.sql.limits.held, {"grp": group}) if rows is None else rows
 
     def names(self) -> list[str]:
-        return list(self._words.declared)
+        return list(self.words.declared)
 
     def of(self, group: str) -> Value:
-        value = self._words.of(group)
+        value = self.words.of(group)
         if value.source != "none":
             return value
         row = self._tx.row(self._tx.sql.limits.carried, {"grp": group})
@@ -175,7 +209,7 @@ class Values:
             paused=value.paused,
             missing=value.source == "none",
             held=held,
-            some_key_open=group in self._words.open_keys,
+            some_key_open=group in self.words.open_keys,
             numbers=numbers,
             reserved_for=None if reservation is None else reservation["lane"],
             reserved=0 if reservation is None else reservation["units"],
@@ -226,43 +260,6 @@ def carry(tx: Transaction, group: str, value: int | None) -> None:
         tx.ring("work")
 
 
-def change(tx: Transaction, change: LimitChange) -> None:
-    """Apply an operator's word and record it: who, when, old, new, why."""
-    before = tx.row(tx.sql.limits.override, {"grp": change.group})
-    old = Values(tx).of(change.group)
-    value = before["value"] if before else None
-    has_value = bool(before["has_value"]) if before else False
-    paused = bool(before["paused"]) if before else False
-    if change.reset:
-        value, has_value = None, False
-    if change.set_value:
-        value, has_value = change.value, True
-    if change.paused is not None:
-        paused = change.paused
-    if has_value or paused:
-        tx.run(
-            tx.sql.limits.set_override,
-            {
-                "grp": change.group,
-                "value": value,
-                "has_value": has_value,
-                "paused": paused,
-                "who": change.by,
-                "reason": change.reason,
-                "at": tx.now,
-            },
-        )
-    else:
-        tx.run(tx.sql.limits.drop_override, {"grp": change.group})
-    changed(tx)
-    new = Values(tx).of(change.group)
-    record(
-        tx, "limit_changed", change.group, change.by,
-        old=old.value, new=new.value, old_source=old.source, new_source=new.source,
-        paused=new.paused, was_paused=old.paused, reason=change.reason,
-    )  # fmt: skip
-
-
 def limit_record(tx: Transaction, values: Values, group: str) -> LimitRecord:
     value = values.of(group)
     slots = [row for row in values.holders(group) if lives(tx, row)]
@@ -274,10 +271,13 @@ def limit_record(tx: Transaction, values: Values, group: str) -> LimitRecord:
         paused=value.paused,
         held=sum(row["units"] for row in slots),
         holders=len(slots),
-        paused_by=value.paused_by,
+        paused_by="" if value.pause is None else value.pause.by,
         declared=value.declared,
         reserved_by=None if reservation is None else reserver(tx, reservation),
         disagree=value.disagree,
+        override=value.override,
+        pause=value.pause,
+        weight=values.words.weights.get(group),
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from headgate.choice import Chooser
 from headgate.claim import ClaimState
 from headgate.stores.protocol import Exchange, Exchanged
-from headgate.stores.relational import finishing, moves, registry, routing
-from headgate.stores.relational.values import Values, WordsCache
+from headgate.stores.relational import finishing, moves, overriding, registry, routing
+from headgate.stores.relational.values import ENDED, Values, WordsCache
 from headgate.stores.sqlite import submitting
 from headgate.stores.sqlite.claiming import grant_all
 from headgate.stores.sqlite.database import Row, Transaction
@@ -31,6 +31,9 @@ def exchange(
     stale |= finishing.report_progress(tx, exchange.worker, exchange.progress)
     lost = reap(tx, liveness, workers)
     seen = glance(tx)
+    if seen["version"] == ENDED:
+        overriding.end(tx)
+        seen = glance(tx)
     claimed, more = (), False
     if exchange.claim is not None:
         if seen["next_due"] is not None and seen["next_due"] <= tx.now:
@@ -45,8 +48,9 @@ def exchange(
                 paused_queues=bool(seen["paused"]),
                 marks=bool(seen["refused"]),
             )
+            claim = values.words.weigh(exchange.claim)
             chooser = Chooser(
-                line, exchange.claim, workers=len(workers) - len(lost) + 1, freed=tx.freed
+                line, claim, workers=len(workers) - len(lost) + 1, freed=tx.freed
             )
             unfinished = chooser.run()
             claimed = grant_all(tx, exchange.worker, name, chooser.taken)
@@ -78,7 +82,7 @@ def exchange(
 
 def glance(tx: Transaction) -> Row:
     """In one look, what there is at all: most round trips need no second one."""
-    row = tx.row(Q.glance, {"boot_id": tx.boot_id, "boot": tx.boot})
+    row = tx.row(Q.glance, {"boot_id": tx.boot_id, "boot": tx.boot, "now": tx.now})
     assert row is not None
     return row
 
@@ -90,12 +94,14 @@ def changed(state: ClaimState, seen: Row) -> bool:
 
 
 def wake_in(tx: Transaction, seen: Row) -> float | None:
-    """Seconds until the next delayed job is due, or a slot taken by hand ends."""
+    """Seconds until the next delayed job is due, or a slot taken by hand or a word ends."""
     times: list[float] = []
     if seen["next_due"] is not None:
         times.append(seen["next_due"] - tx.now)
     if seen["next_end"] is not None:
         times.append(seen["next_end"] - tx.boot)
+    if seen["words_end"] is not None:
+        times.append(seen["words_end"] - tx.now)
     return max(0.0, min(times)) if times else None
 
 

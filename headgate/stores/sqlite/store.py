@@ -26,7 +26,15 @@ from headgate.stores.protocol import (
     Sweep,
     Trouble,
 )
-from headgate.stores.relational import cataloguing, holding, inspecting, moves, registry, values
+from headgate.stores.relational import (
+    cataloguing,
+    holding,
+    inspecting,
+    moves,
+    overriding,
+    registry,
+    values,
+)
 from headgate.stores.relational.store import RelationalStore, check_chunk
 from headgate.stores.relational.transaction import Row
 from headgate.stores.sqlite import doctoring, exchanging, submitting
@@ -151,6 +159,7 @@ class SQLiteStore(RelationalStore):
                 expired_jobs=inspecting.expire(tx),
                 expired_slots=holding.expire(tx),
             )
+            overriding.end(tx)
             moves.promote(tx)
             for worker in self._liveness.strays(set(registry.names(tx))):
                 self._liveness.forget(worker)
@@ -168,6 +177,7 @@ class SQLiteStore(RelationalStore):
                 any(not self._liveness.alive(worker) for worker in workers)
                 or tx.row(tx.sql.jobs.expiring, {"now": tx.now, "limit": 1}) is not None
                 or tx.row(tx.sql.slots.some_expired, ended) is not None
+                or tx.row(tx.sql.limits.some_ended, {"now": tx.now}) is not None
                 or bool(self._liveness.strays(workers))
             )
 
@@ -186,11 +196,12 @@ class SQLiteStore(RelationalStore):
 
     # --- operate --------------------------------------------------------------------------------
 
-    def change_limit(self, change: LimitChange) -> LimitRecord:
-        group = check_group(change.group)
+    def change_limits(self, changes: Sequence[LimitChange]) -> list[LimitRecord]:
+        groups = [check_group(change.group) for change in changes]
         with self._write() as tx:
-            values.change(tx, change)
-            return values.limit_records(tx, [group])[group]
+            overriding.change(tx, changes)
+            records = values.limit_records(tx, groups)
+        return [records[group] for group in groups]
 
     def doctor(self, repair: bool = False) -> list[Trouble]:
         if repair:

@@ -208,7 +208,9 @@ BEGIN
         GROUP BY s.grp
     ) x;
     SELECT (SELECT run_at FROM headgate.scheduled ORDER BY run_at LIMIT 1) AS next_due,
-           (SELECT value FROM headgate.counters WHERE name = 'limits') AS version,
+           (SELECT CASE WHEN c.ends <= v_now THEN -1 ELSE c.value END
+            FROM headgate.counters c WHERE c.name = 'limits') AS version,
+           (SELECT c.ends FROM headgate.counters c WHERE c.name = 'limits') AS words_end,
            EXISTS (SELECT 1 FROM headgate.unrouted) AS unrouted,
            EXISTS (SELECT 1 FROM headgate.leases l
                    WHERE l.worker > '' AND l.ends <= v_now AND NOT l.dead) AS expired,
@@ -228,7 +230,8 @@ BEGIN
     RETURN json_build_object(
         'now', v_now, 'bands', v_bands, 'heads', v_heads, 'took', coalesce(v_took, 0),
         'turns', v_turns, 'lanes', v_lanes, 'held', v_held,
-        'next_due', v_glance.next_due, 'next_end', v_next_end, 'version', v_glance.version,
+        'next_due', v_glance.next_due, 'next_end', least(v_next_end, v_glance.words_end),
+        'version', v_glance.version,
         'unrouted', v_glance.unrouted, 'expired', v_glance.expired, 'workers', v_glance.workers,
         'reservations', v_glance.reservations, 'refused', v_glance.refused,
         'paused', v_glance.paused, 'cancels', v_glance.cancels);
@@ -360,8 +363,10 @@ BEGIN
 
     -- Read after the lock that keeps it from changing. A choice made by other values than are in
     -- force now is not acted on, what was to be reserved included.
-    SELECT c.value INTO v_version FROM headgate.counters c WHERE c.name = 'limits';
-    v_changed := cardinality(c_order) > 0 AND v_version <> c_version;
+    -- A word that has ended since is as good as a change: -1 is no version that anybody chose by.
+    SELECT CASE WHEN c.ends <= v_now THEN -1 ELSE c.value END INTO v_version
+    FROM headgate.counters c WHERE c.name = 'limits';
+    v_changed := cardinality(c_order) > 0 AND (v_version <> c_version OR v_version < 0);
 
     IF cardinality(p_token) > 0 THEN
         -- The slots go from who ended to who runs in them now, before the ends below release

@@ -1,8 +1,13 @@
+-- The version of all that is said about limits; -1 once a word has ended and nobody has said so yet.
 -- name: version
-SELECT value FROM headgate.counters WHERE name = 'limits'
+SELECT CASE WHEN ends <= :now THEN -1 ELSE value END FROM headgate.counters WHERE name = 'limits'
 
 -- name: bump
-UPDATE headgate.counters SET value = value + 1 WHERE name = 'limits'
+UPDATE headgate.counters SET value = value + 1, ends = (SELECT min(o.ends) FROM headgate.overrides o)
+WHERE name = 'limits'
+
+-- name: some_ended
+SELECT 1 FROM headgate.counters WHERE name = 'limits' AND ends <= :now
 
 -- name: declared
 SELECT name, source, declarer, value, release, at FROM headgate.declared ORDER BY name
@@ -20,20 +25,25 @@ DELETE FROM headgate.declared WHERE declarer = :declarer
 INSERT INTO headgate.carried (grp, value, at) VALUES (:grp, :value, :at) ON CONFLICT (grp) DO NOTHING
 
 -- name: override
-SELECT value, has_value, paused, who, reason, at FROM headgate.overrides WHERE grp = :grp
+SELECT grp, what, value, who, reason, at, ends FROM headgate.overrides
+WHERE grp = :grp AND what = :what
 
 -- name: overrides
-SELECT grp, value, has_value, paused, who, reason, at FROM headgate.overrides ORDER BY grp
+SELECT grp, what, value, who, reason, at, ends FROM headgate.overrides ORDER BY grp, what
+
+-- name: ended
+SELECT grp, what, value, who, reason, at, ends FROM headgate.overrides WHERE ends <= :now
+ORDER BY ends, grp, what
 
 -- name: set_override
-INSERT INTO headgate.overrides (grp, value, has_value, paused, who, reason, at)
-VALUES (:grp, :value, :has_value, :paused, :who, :reason, :at)
-ON CONFLICT (grp) DO UPDATE
-SET value = excluded.value, has_value = excluded.has_value, paused = excluded.paused,
-    who = excluded.who, reason = excluded.reason, at = excluded.at
+INSERT INTO headgate.overrides (grp, what, value, who, reason, at, ends)
+VALUES (:grp, :what, :value, :who, :reason, :at, :ends)
+ON CONFLICT (grp, what) DO UPDATE
+SET value = excluded.value, who = excluded.who, reason = excluded.reason, at = excluded.at,
+    ends = excluded.ends
 
 -- name: drop_override
-DELETE FROM headgate.overrides WHERE grp = :grp
+DELETE FROM headgate.overrides WHERE grp = :grp AND what = :what
 
 -- name: drop_ended
 UPDATE headgate.slots SET token = NULL, job = NULL, worker = NULL, ends = NULL, since = :now

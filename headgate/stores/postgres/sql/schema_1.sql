@@ -5,7 +5,9 @@
 CREATE SEQUENCE headgate.places AS bigint;
 CREATE SEQUENCE headgate.tokens AS bigint;
 
-CREATE TABLE headgate.counters (name text PRIMARY KEY, value bigint NOT NULL);
+-- `ends`, of the version of the limits: when the first of the operators' words ends. From then on
+-- that version is out of date, whoever notices it first.
+CREATE TABLE headgate.counters (name text PRIMARY KEY, value bigint NOT NULL, ends float8);
 INSERT INTO headgate.counters (name, value) VALUES ('limits', 0);
 
 -- The body of a job, written once. `place` is its place in line: the microsecond at which it was
@@ -172,15 +174,17 @@ CREATE TABLE headgate.cancels (
     reason text NOT NULL
 );
 
--- Limits: an operator's word, what files and code declare, what jobs carried.
+-- Limits: the words of operators, what files and code declare, what jobs carried. A word is a
+-- `limit` (no value: unlimited), a `pause` or a `weight`; it ends by itself at `ends`.
 CREATE TABLE headgate.overrides (
-    grp text COLLATE "C" PRIMARY KEY,
+    grp text COLLATE "C" NOT NULL,
+    what text COLLATE "C" NOT NULL,
     value integer,
-    has_value boolean NOT NULL,
-    paused boolean NOT NULL,
     who text NOT NULL,
     reason text NOT NULL,
-    at float8 NOT NULL
+    at float8 NOT NULL,
+    ends float8,
+    PRIMARY KEY (grp, what)
 );
 
 CREATE TABLE headgate.declared (

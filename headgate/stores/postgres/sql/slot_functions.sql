@@ -29,7 +29,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock(headgate.salt(), headgate.lock_key(p_group));
     at := headgate.clock();
     outcome := 'ask';
-    SELECT c.value = p_version
+    SELECT c.value = p_version AND (c.ends IS NULL OR c.ends > at)
            AND NOT EXISTS (SELECT 1 FROM headgate.reservations r
                            WHERE r.grp = p_group AND r.ends > at)
            AND NOT EXISTS (SELECT 1 FROM headgate.leases l

@@ -3,7 +3,8 @@ INSERT INTO events (at, kind, subject, who, data) VALUES (?, ?, ?, ?, ?)
 
 -- name: last
 SELECT seq, at, kind, subject, who, data FROM events
-WHERE :kind IS NULL OR kind = :kind ORDER BY seq DESC LIMIT :limit
+WHERE (:kind IS NULL OR kind = :kind) AND (:subject IS NULL OR subject = :subject)
+ORDER BY seq DESC LIMIT :limit
 
 -- name: forget
 DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE at <= :before LIMIT :limit)

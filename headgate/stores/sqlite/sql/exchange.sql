@@ -2,7 +2,9 @@
 SELECT (SELECT run_at FROM scheduled ORDER BY run_at LIMIT 1) AS next_due,
        (SELECT ends FROM slots WHERE worker IS NULL AND boot = :boot_id AND ends > :boot
         ORDER BY ends LIMIT 1) AS next_end,
-       (SELECT value FROM counters WHERE name = 'limits') AS version,
+       (SELECT CASE WHEN ends <= :now THEN -1 ELSE value END FROM counters WHERE name = 'limits')
+           AS version,
+       (SELECT ends FROM counters WHERE name = 'limits') AS words_end,
        EXISTS (SELECT 1 FROM unrouted) AS unrouted,
        EXISTS (SELECT 1 FROM reservations) AS reservations,
        EXISTS (SELECT 1 FROM cancels) AS cancels,

@@ -1,8 +1,13 @@
+-- The version of all that is said about limits; -1 once a word has ended and nobody has said so yet.
 -- name: version
-SELECT value FROM counters WHERE name = 'limits'
+SELECT CASE WHEN ends <= :now THEN -1 ELSE value END FROM counters WHERE name = 'limits'
 
 -- name: bump
-UPDATE counters SET value = value + 1 WHERE name = 'limits'
+UPDATE counters SET value = value + 1, ends = (SELECT min(o.ends) FROM overrides o)
+WHERE name = 'limits'
+
+-- name: some_ended
+SELECT 1 FROM counters WHERE name = 'limits' AND ends <= :now
 
 -- name: declared
 SELECT name, source, declarer, value, release, at FROM declared ORDER BY name
@@ -20,20 +25,25 @@ DELETE FROM declared WHERE declarer = :declarer
 INSERT INTO carried (grp, value, at) VALUES (:grp, :value, :at) ON CONFLICT (grp) DO NOTHING
 
 -- name: override
-SELECT value, has_value, paused, who, reason, at FROM overrides WHERE grp = :grp
+SELECT grp, what, value, who, reason, at, ends FROM overrides
+WHERE grp = :grp AND what = :what
 
 -- name: overrides
-SELECT grp, value, has_value, paused, who, reason, at FROM overrides ORDER BY grp
+SELECT grp, what, value, who, reason, at, ends FROM overrides ORDER BY grp, what
+
+-- name: ended
+SELECT grp, what, value, who, reason, at, ends FROM overrides WHERE ends <= :now
+ORDER BY ends, grp, what
 
 -- name: set_override
-INSERT INTO overrides (grp, value, has_value, paused, who, reason, at)
-VALUES (:grp, :value, :has_value, :paused, :who, :reason, :at)
-ON CONFLICT (grp) DO UPDATE
-SET value = excluded.value, has_value = excluded.has_value, paused = excluded.paused,
-    who = excluded.who, reason = excluded.reason, at = excluded.at
+INSERT INTO overrides (grp, what, value, who, reason, at, ends)
+VALUES (:grp, :what, :value, :who, :reason, :at, :ends)
+ON CONFLICT (grp, what) DO UPDATE
+SET value = excluded.value, who = excluded.who, reason = excluded.reason, at = excluded.at,
+    ends = excluded.ends
 
 -- name: drop_override
-DELETE FROM overrides WHERE grp = :grp
+DELETE FROM overrides WHERE grp = :grp AND what = :what
 
 -- name: drop_ended
 DELETE FROM slots WHERE grp = :grp AND worker IS NULL AND (boot <> :boot_id OR ends <= :boot)

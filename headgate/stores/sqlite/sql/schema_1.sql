@@ -1,6 +1,12 @@
 -- A state change is a row that moves between these tables in one transaction.
 
-CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+-- `ends`, of the version of the limits: when the first of the operators' words ends. From then on
+-- that version is out of date, whoever notices it first.
+CREATE TABLE counters (
+    name TEXT PRIMARY KEY,
+    value INTEGER NOT NULL,
+    ends REAL
+) STRICT, WITHOUT ROWID;
 INSERT INTO counters (name, value) VALUES ('place', 0), ('token', 0), ('limits', 0);
 
 -- The body of a job. `place` is its place in line; it changes only when a delayed or snoozed
@@ -141,15 +147,17 @@ CREATE TABLE cancels (
     reason TEXT NOT NULL
 ) STRICT;
 
--- Limits: an operator's word, what files and code declare, what jobs carried.
+-- Limits: the words of operators, what files and code declare, what jobs carried. A word is a
+-- `limit` (no value: unlimited), a `pause` or a `weight`; it ends by itself at `ends`.
 CREATE TABLE overrides (
-    grp TEXT PRIMARY KEY,
+    grp TEXT NOT NULL,
+    what TEXT NOT NULL,
     value INTEGER,
-    has_value INTEGER NOT NULL,
-    paused INTEGER NOT NULL,
     who TEXT NOT NULL,
     reason TEXT NOT NULL,
-    at REAL NOT NULL
+    at REAL NOT NULL,
+    ends REAL,
+    PRIMARY KEY (grp, what)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE declared (
