@@ -270,26 +270,6 @@ class SlotRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitRecord:
-    """A limit, or a group with something of its own (override, holders)."""
-
-    group: str
-    value: int | None
-    source: str
-    """`override`, `file`, `code`, `carried`, or `none` when nothing declares a value."""
-    paused: bool
-    held: int
-    holders: int
-    paused_by: str = ""
-    declared: int | None = None
-    reserved_by: str | None = None
-    keyed: bool = False
-    """Its value is for each key apart: the holders are in the groups of its keys."""
-    disagree: tuple[tuple[str, int | None], ...] = ()
-    """(declarer, value) of live declarations that differ from the value in force."""
-
-
-@dataclass(frozen=True, slots=True)
 class Word:
     """What an operator said about a group: a limit, a pause or a weight."""
 
@@ -312,6 +292,32 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitRecord:
+    """A limit, or a group with something of its own (override, holders)."""
+
+    group: str
+    value: int | None
+    source: str
+    """`override`, `file`, `code`, `carried`, or `none` when nothing declares a value."""
+    paused: bool
+    held: int
+    holders: int
+    paused_by: str = ""
+    declared: int | None = None
+    reserved_by: str | None = None
+    keyed: bool = False
+    """Its value is for each key apart: the holders are in the groups of its keys."""
+    disagree: tuple[tuple[str, int | None], ...] = ()
+    """(declarer, value) of live declarations that differ from the value in force."""
+    override: Word | None = None
+    """The operator's word that the value comes from, where it does."""
+    pause: Word | None = None
+    weight: Word | None = None
+    orphaned: bool = False
+    """It was declared, and no worker that is there declares it any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class LimitChange:
     """An operator's word on a limit or group; every change is recorded.
 
@@ -326,6 +332,12 @@ class LimitChange:
     paused: bool | None = None
     by: str = ""
     reason: str = ""
+    weight: int | None = None
+    reset_weight: bool = False
+    lasts: float | None = None
+    until: float | None = None
+    said: Word | None = None
+    """Who said it first, when and why, where `by` repeats it from a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,12 +345,6 @@ class QueueRecord:
     name: str
     paused: bool
     waiting: int
-    override: Word | None = None
-    """The operator's word that the value comes from, where it does."""
-    pause: Word | None = None
-    weight: Word | None = None
-    orphaned: bool = False
-    """It was declared, and no worker that is there declares it any more."""
     """Counted up to a bound; see `bounded`."""
     running: int
     scheduled: int
@@ -352,12 +358,6 @@ class EventRecord:
     seq: int
     at: float
     kind: str
-    weight: int | None = None
-    reset_weight: bool = False
-    lasts: float | None = None
-    until: float | None = None
-    said: Word | None = None
-    """Who said it first, when and why, where `by` repeats it from a file."""
     subject: str
     who: str
     data: Mapping[str, Any]
@@ -481,6 +481,14 @@ class Store(Protocol):
 
     # operate
     def change_limit(self, change: LimitChange) -> LimitRecord: ...
+    def change_limits(self, changes: Sequence[LimitChange]) -> list[LimitRecord]:
+        """All of these, or none. A change that changes nothing is not recorded."""
+        ...
+
+    def words(self) -> list[Words]:
+        """All that operators said and that is in force, by group."""
+        ...
+
     def limits(self) -> list[LimitRecord]: ...
     def group(self, group: str) -> tuple[LimitRecord, list[SlotRecord]]: ...
     def groups(self) -> list[str]: ...
@@ -512,14 +520,6 @@ class Store(Protocol):
         """Jobs that a worker of these could still run: ready, running, or due for a retry,
         with nothing paused or at 0 (for `--burst`), and not in a queue that is `closed` to
         it. Counted up to a bound."""
-    def change_limits(self, changes: Sequence[LimitChange]) -> list[LimitRecord]:
-        """All of these, or none. A change that changes nothing is not recorded."""
-        ...
-
-    def words(self) -> list[Words]:
-        """All that operators said and that is in force, by group."""
-        ...
-
         ...
 
     def doctor(self, repair: bool = False) -> list[Trouble]: ...

@@ -26,6 +26,8 @@ from headgate.stores.relational import (
     holding,
     inspecting,
     looking,
+    overriding,
+    overruns,
     queueing,
     registry,
     routing,
@@ -111,12 +113,6 @@ class RelationalStore(ABC):
 
     # --- operate --------------------------------------------------------------------------------
 
-    def limits(self) -> list[LimitRecord]:
-        with self._read() as tx:
-            return looking.limits(tx)
-
-    def group(self, group: str) -> tuple[LimitRecord, list[SlotRecord]]:
-        group = check_group(group)
     @abstractmethod
     def change_limits(self, changes: Sequence[LimitChange]) -> list[LimitRecord]:
         """Nobody grants while limits change."""
@@ -128,6 +124,12 @@ class RelationalStore(ABC):
         with self._read() as tx:
             return overriding.every(tx)
 
+    def limits(self) -> list[LimitRecord]:
+        with self._read() as tx:
+            return looking.limits(tx)
+
+    def group(self, group: str) -> tuple[LimitRecord, list[SlotRecord]]:
+        group = check_group(group)
         with self._read() as tx:
             return values.limit_records(tx, [group])[group], values.slot_records(tx, group)
 
