@@ -27,7 +27,6 @@ from headgate.stores.relational import (
     inspecting,
     looking,
     overriding,
-    overruns,
     queueing,
     registry,
     routing,
