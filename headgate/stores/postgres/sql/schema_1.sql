@@ -34,7 +34,8 @@ CREATE TABLE headgate.jobs (
     expires_at float8,
     max_lost integer NOT NULL,
     idempotency_key text,
-    parent text
+    parent text,
+    caps text
 );
 CREATE INDEX jobs_expiring ON headgate.jobs (expires_at) WHERE expires_at IS NOT NULL;
 
@@ -166,6 +167,30 @@ CREATE TABLE headgate.idempotency (
     job bigint NOT NULL,
     digest text NOT NULL
 );
+
+-- The places under caps: each is one job's. `rule` says what the cap counts; a place whose holder
+-- does not count any more is free, whether or not `job` has been cleared yet.
+CREATE TABLE headgate.cap_places (
+    grp text COLLATE "C" NOT NULL,
+    rule text COLLATE "C" NOT NULL,
+    place integer NOT NULL,
+    job uuid,
+    until float8,
+    PRIMARY KEY (grp, rule, place)
+) WITH (fillfactor = 70);
+CREATE INDEX cap_places_job ON headgate.cap_places (job) WHERE job IS NOT NULL;
+CREATE INDEX cap_places_vacant ON headgate.cap_places (grp, rule, place) WHERE job IS NULL;
+
+-- Jobs that stand for another (`after`) and wait until that has left. They are in `unrouted` too,
+-- under a name of no task, where claims notice that there are any.
+CREATE TABLE headgate.held (
+    job uuid NOT NULL,
+    after uuid NOT NULL,
+    kind text NOT NULL,
+    grp text NOT NULL,
+    PRIMARY KEY (job, after)
+);
+CREATE INDEX held_after ON headgate.held (after);
 
 CREATE TABLE headgate.cancels (
     job bigint PRIMARY KEY,

@@ -30,7 +30,8 @@ CREATE TABLE jobs (
     expires_at REAL,
     max_lost INTEGER NOT NULL,
     idempotency_key TEXT,
-    parent TEXT
+    parent TEXT,
+    caps TEXT
 ) STRICT;
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL;
 
@@ -139,6 +140,30 @@ CREATE TABLE idempotency (
     job INTEGER NOT NULL,
     digest TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- The places under caps: each is one job's. `rule` says what the cap counts; a place whose holder
+-- does not count any more is free, whether or not `job` has been cleared yet.
+CREATE TABLE cap_places (
+    grp TEXT NOT NULL,
+    rule TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    job TEXT,
+    until REAL,
+    PRIMARY KEY (grp, rule, place)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX cap_places_job ON cap_places (job) WHERE job IS NOT NULL;
+CREATE INDEX cap_places_vacant ON cap_places (grp, rule, place) WHERE job IS NULL;
+
+-- Jobs that stand for another (`after`) and wait until that has left. They are in `unrouted` too,
+-- under a name of no task, where claims notice that there are any.
+CREATE TABLE held (
+    job TEXT NOT NULL,
+    after TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    grp TEXT NOT NULL,
+    PRIMARY KEY (job, after)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX held_after ON held (after);
 
 CREATE TABLE cancels (
     job INTEGER PRIMARY KEY,
