@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from headgate.byname import ByName
 from headgate.clock import Clock
+from headgate.concurrency import Concurrency
 from headgate.config import Config
 from headgate.context import Context
 from headgate.declare import Declaring
@@ -25,7 +26,7 @@ from headgate.limits import Limit, split_group
 from headgate.local import local_context
 from headgate.options import Options, check_options, seconds
 from headgate.slotblock import SlotBlock
-from headgate.slots import Slots
+from headgate.slots import Slots, who
 from headgate.stores import open_store, shown
 from headgate.stores.protocol import Publication, Store
 from headgate.storing import astore_all, common_connection, store_all
@@ -71,6 +72,7 @@ class App(Declaring):
         self.clock: Clock = clock or Clock()
         self.max_args_bytes = max_args_bytes
         self.slots = Slots(self)
+        self.concurrency = Concurrency(lambda: self.store, who)
         self.after_submit: Callable[[], None] | None = None
         """Called after each submit from this app (`headgate.testing.inline` runs the jobs)."""
         self._by_name = ByName(self)
@@ -241,12 +243,18 @@ class App(Declaring):
     ) -> list[JobHandle[R]]:
         """`submit_many` for code in an event loop."""
         made, jobs, conn = await asyncio.to_thread(self._made, calls, conn)
-        if conn is None:
-            done = await asyncio.to_thread(self.store_jobs, jobs)
-        else:
-            # Here and not in a thread: the connection belongs to this loop.
-            done = await astore_all(self.store, jobs, conn)
-        return [call.handle(one.id) for call, one in zip(made, done, strict=True)]
+        done = await self.astore_jobs(jobs, conn)
+        return [call.handle(one) for call, one in zip(made, done, strict=True)]
+
+    def submit_call(self, call: Call[R]) -> JobHandle[R]:
+        """Submit one call; `ConcurrencyLimitReached` if a cap refuses it."""
+        (handle,) = self.submit_many([call])
+        return accepted(handle)
+
+    async def asubmit_call(self, call: Call[R]) -> JobHandle[R]:
+        """`submit_call` for code in an event loop."""
+        (handle,) = await self.asubmit_many([call])
+        return accepted(handle)
 
     def _made(
         self, calls: Iterable[Call[R]], conn: object

@@ -29,7 +29,8 @@ def change(tx: Transaction, changes: Sequence[LimitChange]) -> None:
         old = _standing(tx, one.group)
         if _apply(tx, one):
             changed(tx)
-            _record(tx, one.group, old, one.by, one.reason)
+            said = {} if one.said is None else {"said_by": one.said.by, "said_at": one.said.at}
+            _record(tx, one.group, old, one.by, one.reason, **said)
 
 
 def _check(change: LimitChange) -> None:

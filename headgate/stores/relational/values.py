@@ -120,10 +120,10 @@ class WordsCache:
             for group, word in said["limit"].items()
             if "/" in group and word.value != 0
         }
-        turns = {
-            split_group(group)[1] or group: word.value or 1
-            for group, word in sorted(said["weight"].items(), key=lambda cell: cell[1].at)
-        }
+        turns: dict[str, int] = {}
+        for group, word in sorted(said["weight"].items(), key=lambda cell: cell[1].at):
+            # The key of a limit, or a fairness key as it stands: the last word on it counts.
+            turns[group] = turns[split_group(group)[1] or group] = word.value or 1
         return Words(
             version, declared, said["limit"], said["pause"], said["weight"], turns,
             frozenset(open_keys), ends,
