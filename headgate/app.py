@@ -243,18 +243,12 @@ class App(Declaring):
     ) -> list[JobHandle[R]]:
         """`submit_many` for code in an event loop."""
         made, jobs, conn = await asyncio.to_thread(self._made, calls, conn)
-        done = await self.astore_jobs(jobs, conn)
-        return [call.handle(one) for call, one in zip(made, done, strict=True)]
-
-    def submit_call(self, call: Call[R]) -> JobHandle[R]:
-        """Submit one call; `ConcurrencyLimitReached` if a cap refuses it."""
-        (handle,) = self.submit_many([call])
-        return accepted(handle)
-
-    async def asubmit_call(self, call: Call[R]) -> JobHandle[R]:
-        """`submit_call` for code in an event loop."""
-        (handle,) = await self.asubmit_many([call])
-        return accepted(handle)
+        if conn is None:
+            done = await asyncio.to_thread(self.store_jobs, jobs)
+        else:
+            # Here and not in a thread: the connection belongs to this loop.
+            done = await astore_all(self.store, jobs, conn)
+        return [call.handle(one.id) for call, one in zip(made, done, strict=True)]
 
     def _made(
         self, calls: Iterable[Call[R]], conn: object
