@@ -6,10 +6,14 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from headgate.cli.frame import Frame, Verb, pass_frame
+
+if TYPE_CHECKING:
+    from headgate.worker.options import OnLeaseLost
 
 
 @click.command(cls=Verb)
@@ -34,6 +38,10 @@ from headgate.cli.frame import Frame, Verb, pass_frame
     "--stall-timeout", type=click.FloatRange(0), metavar="SECONDS",
     help="Kill a process that does not answer for so long.",
 )  # fmt: skip
+@click.option(
+    "--on-lease-lost", type=click.Choice(["stop", "continue"]), default="stop", show_default=True,
+    help="Whether jobs stop before a lease ends that cannot be renewed, or run on.",
+)  # fmt: skip
 @pass_frame
 def worker(
     frame: Frame,
@@ -46,6 +54,7 @@ def worker(
     shutdown_timeout: float,
     max_jobs_per_process: int | None,
     stall_timeout: float | None,
+    on_lease_lost: OnLeaseLost,
 ) -> None:
     """Run the jobs of MODULE:APP, an App or a Worker, until stopped.
 
@@ -73,6 +82,7 @@ def worker(
         shutdown_timeout=shutdown_timeout,
         max_jobs_per_process=max_jobs_per_process,
         stall_timeout=stall_timeout,
+        on_lease_lost=on_lease_lost,
         url=None if frame.url is None else settled(frame.url),
     ).checked()
     code = serve(options)

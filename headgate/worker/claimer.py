@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from headgate.app import App
@@ -100,6 +100,9 @@ class Claimer:
         """The last claim found nothing, and nothing runs here."""
         self.on_idle: Callable[[], None] = lambda: None
         self.on_dead: Callable[[], None] = lambda: None
+        self.on_refused: Callable[[Iterable[int]], None] | None = None
+        """Called with the ends that came after this worker was declared dead. Where it is set,
+        what runs is not stopped for that: it runs on."""
 
     @property
     def spent(self) -> bool:
@@ -293,6 +296,9 @@ class Claimer:
         assert self.runner is not None
         if claim is not None:
             self.runner.granted_at = sent_at
+        if answer.dead and self.on_refused is not None:
+            self.on_refused(load.finishes)
+            lost = []
         for token in lost:
             self.runner.stop(token, "lease", "the slots it took over are not ours any more")
         wait = await self._act(answer, claim, sent)
@@ -309,7 +315,7 @@ class Claimer:
             log.error("this worker was declared dead: its slots are not its own any more")
             self.dead = True
             self.on_dead()
-        for token in answer.stale:
+        for token in answer.stale if not answer.dead or self.on_refused is None else ():
             self.runner.stop(token, "stale", "the attempt is no longer the running one")
         if answer.recall or answer.dead:
             self.chains.give_all_back("recalled")

@@ -24,7 +24,9 @@ from headgate.worker.options import (
     DEFAULT_CONCURRENCY,
     DEFAULT_GRACE,
     DEFAULT_SHUTDOWN_TIMEOUT,
+    OnLeaseLost,
     at_least_one,
+    stop_or_continue,
 )
 
 if TYPE_CHECKING:
@@ -53,8 +55,10 @@ class Worker:
         burst: bool = False,
         shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT,
         grace: float = DEFAULT_GRACE,
+        on_lease_lost: OnLeaseLost = "stop",
     ) -> None:
         at_least_one("concurrency", concurrency)
+        stop_or_continue("on_lease_lost", on_lease_lost)
         if isinstance(queues, str):
             raise ConfigError(f"queues must be a list of names, got the text {queues!r}")
         self.app = app
@@ -64,6 +68,7 @@ class Worker:
         self.burst = burst
         self.shutdown_timeout = shutdown_timeout
         self.grace = grace
+        self.on_lease_lost: OnLeaseLost = on_lease_lost
         self._lock = threading.Lock()
         self._running: WorkLoop | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,7 +99,6 @@ class Worker:
             loop.call_soon_threadsafe(running.stop, timeout, grace)
 
     async def _run(self, *, signals: bool) -> End:
-        from headgate.worker.loop import Plan, WorkLoop
         from headgate.worker.source import inside_copy
 
         if inside_copy():
@@ -107,35 +111,49 @@ class Worker:
                 raise HeadgateError(f"{self!r} is running already")
             self._loop = asyncio.get_running_loop()
         try:
-            worker = self._new_worker()
-            sent = self.app.clock.boot()
-            registered = await asyncio.to_thread(self.app.store.register, worker)
-            plan = Plan(
-                worker=worker.id,
-                name=worker.name,
-                concurrency=self.concurrency,
-                queues=self.queues,
-                burst=self.burst,
-                grace=self.grace,
-                fds=registered.fds,
-                url=settled(self.app.url),
-            )
-            work = WorkLoop(self.app, plan)
             with ExitStack() as stack:
                 if signals:
                     stack.callback(self._watch_signals())
-                lease = Lease(worker.id, worker.lease, sent)
-                watching = asyncio.create_task(self._keep_lease(lease, work))
-                stack.callback(watching.cancel)
-                with self._lock:
-                    self._running = work
-                    if self._stop_asked:
-                        work.stop(self.shutdown_timeout)
-                return await self._work(work, registered)
+                while True:
+                    end = await self._run_once()
+                    # A dead worker's id is never used again. What was allowed to run on has
+                    # ended: go on under a new one, as under a keeper.
+                    if end != "dead" or self.on_lease_lost == "stop" or self._stop_asked:
+                        return end
         finally:
             with self._lock:
                 self._running = self._loop = None
                 self._stop_asked = False
+
+    async def _run_once(self) -> End:
+        """Under one id, to its end."""
+        from headgate.worker.loop import Plan, WorkLoop
+
+        worker = self._new_worker()
+        sent = self.app.clock.boot()
+        registered = await asyncio.to_thread(self.app.store.register, worker)
+        plan = Plan(
+            worker=worker.id,
+            name=worker.name,
+            concurrency=self.concurrency,
+            queues=self.queues,
+            burst=self.burst,
+            grace=self.grace,
+            on_lease_lost=self.on_lease_lost,
+            fds=registered.fds,
+            url=settled(self.app.url),
+        )
+        work = WorkLoop(self.app, plan)
+        lease = Lease(worker.id, worker.lease, sent)
+        watching = asyncio.create_task(self._keep_lease(lease, work))
+        try:
+            with self._lock:
+                self._running = work
+                if self._stop_asked:
+                    work.stop(self.shutdown_timeout)
+            return await self._work(work, registered)
+        finally:
+            watching.cancel()
 
     async def _work(self, work: WorkLoop, registered: Registration) -> End:
         try:
@@ -187,6 +205,9 @@ class Worker:
                 now = self.app.clock.boot()
                 late = lease.dead or stage(now, lease.sent, lease.seconds) in ("stop", "kill")
                 work.lease(late)
+                if lease.dead and self.on_lease_lost == "continue":
+                    work.declared_dead()
+                    return
                 await asyncio.sleep(max(0.05, next_change(now, lease.sent, lease.seconds)))
         finally:
             renewer.stop()

@@ -52,7 +52,8 @@ class Keeper:
         self._clerk = Clerk()
         self._places = [Place(index) for index in range(options.processes)]
         self._registrar = Registrar(
-            guard, board, self._places, self._clerk, self._clock, self._not_entered
+            *(guard, board, self._places, self._clerk, self._clock, self._not_entered),
+            outlives_leases=options.on_lease_lost == "continue",
         )
         self._started_once = False
         self._stops = 0
@@ -212,14 +213,22 @@ class Keeper:
         if lease is None or place.stage not in ("starting", "running", "stopping"):
             return
         now_at = "kill" if lease.dead else stage(now, lease.sent, lease.seconds)
-        if now_at == "kill":
+        # One that has not begun to work has no jobs that could run on.
+        runs_on = self._options.on_lease_lost == "continue" and place.stage != "starting"
+        if now_at == "kill" and not runs_on:
             self._kill(place, "its lease was not renewed in time")
-        elif now_at == "stop" and place.told != "stop" and place.channel:
-            place.told = "stop"
-            place.channel.send({"lease": "stop"})
-        elif now_at == "fresh" and place.told == "stop" and place.channel:
-            place.told = "fresh"
-            place.channel.send({"lease": "fresh"})
+        elif lease.dead:
+            self._tell_lease(place, "dead")
+        elif now_at in ("stop", "kill"):
+            self._tell_lease(place, "stop")
+        elif place.told == "stop":
+            self._tell_lease(place, "fresh")
+
+    def _tell_lease(self, place: Place, what: str) -> None:
+        # Before it is told to start it hears nothing but that.
+        if place.told != what and place.stage != "starting" and place.channel:
+            place.told = what
+            place.channel.send({"lease": what})
 
     def _kill(self, place: Place, why: str) -> None:
         log.error("killing worker process %d: %s", place.pid, why)
@@ -301,14 +310,15 @@ class Keeper:
         return kernel.below(me, living | daemons) if daemons else found
 
     def _emptied(self, place: Place, code: int) -> None:
-        refused, retired = place.bye == "refused", place.bye == "retired"
+        bye = place.bye
+        refused, retired = bye == "refused", bye == "retired"
         place.clear()
         if self._stops or (refused and not self._started_once):
             return
         if code == 0 and retired:
             place.failures = 0
             place.start_at = self._clock.boot()
-        elif code == 0 and self._options.burst:
+        elif code == 0 and bye != "dead" and self._options.burst:
             place.start_at = None
         elif not self._started_once and place.failures + 1 >= _START_TRIES:
             # It dies without a word, at import most likely: again and again would hide that.

@@ -16,7 +16,8 @@ from headgate.worker import pruner, sweeper
 from headgate.worker.claimer import Claimer
 from headgate.worker.execute import call_hooks
 from headgate.worker.isolated import Cells
-from headgate.worker.options import DEFAULT_GRACE
+from headgate.worker.options import DEFAULT_GRACE, OnLeaseLost
+from headgate.worker.overruns import Overruns
 from headgate.worker.pulse import Pulse
 from headgate.worker.queues import Queues
 from headgate.worker.router import Router
@@ -44,6 +45,7 @@ class Plan:
     burst: bool = False
     max_jobs: int | None = None
     grace: float = DEFAULT_GRACE
+    on_lease_lost: OnLeaseLost = "stop"
     fds: Sequence[int] = ()
     """Files whose being open tells the store that this worker lives."""
     module: str | None = None
@@ -83,7 +85,15 @@ class WorkLoop:
         )
         self._claimer.runner = self._runner
         self._claimer.on_idle = self._idle
-        self._claimer.on_dead = lambda: self._finish("dead", 0.0)
+        self._claimer.on_dead = self.declared_dead
+        self._overruns: Overruns | None = None
+        if plan.on_lease_lost == "continue":
+            self._overruns = Overruns(
+                *(self._store, plan.name, app.clock, self._thread),
+                lambda: self._claimer.outbox.finishes,
+            )
+            self._runner.on_over = self._overruns.note_end
+            self._claimer.on_refused = self._overruns.refused
         self._end: End | None = None
         self._ending = asyncio.Event()
         self._stop_at = _FOR_EVER
@@ -102,12 +112,20 @@ class WorkLoop:
         self._finish("stopped", timeout)
 
     def lease(self, lost: bool) -> None:
-        """The lease could not be renewed in time: stop all that runs, until it could."""
+        """The lease could not be renewed in time: claim nothing and stop all that runs, unless
+        it may run on, until it could."""
         self._lease_lost = lost
         self._claimer.accept(not lost and self._end is None)
-        if lost:
+        if lost and self._overruns is None:
             self._runner.stop_all("lease", "the lease of the worker could not be renewed")
         self._claimer.wake()
+
+    def declared_dead(self) -> None:
+        """Others may hold its slots by now, and nothing that it says counts any more: stop what
+        runs, or let it come to its end and count it, then end."""
+        if self._overruns is not None:
+            self._overruns.count(self._runner.attempts.values())
+        self._finish("dead", 0.0 if self._overruns is None else _FOR_EVER)
 
     def _finish(self, end: End, timeout: float) -> None:
         if self._end is None or end == "dead":
@@ -140,6 +158,8 @@ class WorkLoop:
             self._claimer.closing = True
             self._claimer.wake()
             await claiming
+            if self._overruns is not None:
+                await self._overruns.close()
         finally:
             for chore in chores:
                 chore.cancel()
@@ -161,7 +181,7 @@ class WorkLoop:
 
     async def _wind_down(self) -> bool:
         """Wait for what runs, then stop it; False when some of it does not stop."""
-        if self._end == "dead":
+        if self._end == "dead" and self._overruns is None:
             self._runner.stop_all("stale", "the worker was declared dead")
         while self._runner.running and self._loop.time() < self._stop_at:
             await self._empty_or(self._stop_at)

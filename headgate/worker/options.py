@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from headgate.errors import ConfigError
 
 DEFAULT_CONCURRENCY = 10
 DEFAULT_SHUTDOWN_TIMEOUT = 30.0
 DEFAULT_GRACE = 5.0
+
+OnLeaseLost = Literal["stop", "continue"]
+"""What becomes of running jobs when the lease of their worker cannot be renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class WorkerOptions:
     stall_timeout: float | None = None
     grace: float = DEFAULT_GRACE
     """Seconds between SIGTERM and SIGKILL for an isolated task that must stop."""
+    on_lease_lost: OnLeaseLost = "stop"
+    """`continue`: jobs run on, though their slots may be given to others by then."""
     url: str | None = None
     """Overrides the store of the app."""
     log_level: str = "INFO"
@@ -49,6 +54,7 @@ class WorkerOptions:
         _seconds("--grace", self.grace)
         if self.stall_timeout is not None:
             _seconds("--stall-timeout", self.stall_timeout)
+        stop_or_continue("--on-lease-lost", self.on_lease_lost)
         if self.queues is not None:
             queues = tuple(dict.fromkeys(queue.strip() for queue in self.queues))
             if not queues or not all(queues):
@@ -70,6 +76,11 @@ class WorkerOptions:
 def at_least_one(flag: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{flag} must be a whole number from 1, got {value!r}")
+
+
+def stop_or_continue(flag: str, value: object) -> None:
+    if value not in get_args(OnLeaseLost):
+        raise ConfigError(f"{flag} must be 'stop' or 'continue', got {value!r}")
 
 
 def _seconds(flag: str, value: object) -> None:

@@ -62,7 +62,7 @@ class Process:
         except HeadgateError as error:
             return self._refuse(str(error), EXIT_USAGE)
         self._channel.send({"bye": end})
-        if end in ("dead", "stuck"):
+        if end == "stuck" or (end == "dead" and self._options.on_lease_lost == "stop"):
             # Threads that do not end would keep the process; its slots are told lost anyway.
             logging.shutdown()
             os._exit(1)
@@ -110,6 +110,7 @@ class Process:
             burst=options.burst,
             max_jobs=options.max_jobs_per_process,
             grace=options.grace,
+            on_lease_lost=options.on_lease_lost,
             fds=fds,
             module=target.module,
             url=url,
@@ -151,6 +152,8 @@ class Process:
         for message, _ in messages:
             if "stop" in message:
                 self._work.stop(message["stop"], message["grace"])
+            elif message.get("lease") == "dead":
+                self._work.declared_dead()
             elif "lease" in message:
                 self._work.lease(message["lease"] == "stop")
 

@@ -34,6 +34,8 @@ class Registrar:
         clerk: Clerk,
         clock: Clock,
         refused: Callable[[Place, str], None],
+        *,
+        outlives_leases: bool = False,
     ) -> None:
         self._guard = guard
         self._board = board
@@ -42,6 +44,9 @@ class Registrar:
         self._clock = clock
         self._refused = refused
         """Called with the reason when a worker could not be entered."""
+        self._outlives_leases = outlives_leases
+        """Its jobs run on when the lease is lost. Then no lease is written on the board: for one
+        that stands there the guard kills everything at its time."""
         self._store: Store | None = None
         self._renewer: Renewer | None = None
         self._rows = threading.Lock()
@@ -97,7 +102,8 @@ class Registrar:
         assert self._store is not None
         if self._store.capabilities.leases:
             place.lease = Lease(worker.id, worker.lease, sent)
-            self._board.lease(place.index, worker.lease, sent)
+            if not self._outlives_leases:
+                self._board.lease(place.index, worker.lease, sent)
             self._renew(place.lease)
         # The worker may claim only after the guard holds its files too: were we both killed
         # before that, its slots would be free while children of its jobs still run.
@@ -112,6 +118,8 @@ class Registrar:
 
     def _renewed(self, lease: Lease) -> None:
         """In the renewer's thread."""
+        if self._outlives_leases:
+            return
         for place in self._places:
             # The worker may be gone since: a lease written to the row of a place that was
             # cleared would never be renewed, and the guard would end everything for it.

@@ -1,11 +1,12 @@
 """`headgate worker` on a store with leases, made from the embedded one: renewals can be made
 to fail, or to hang, by a file beside the store.
 
-`python -m tests.crash.leased` is the guard, with `keeper …` the keeper.
+`python -m tests.crash.leased` is the guard, with `keeper …` the keeper. ON_LEASE_LOST is its flag.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -37,7 +38,14 @@ def main() -> int:
     if sys.argv[1:2] == ["keeper"]:
         registrar.open_store = LeasedStore
         return keeper.main(sys.argv[2:])
-    options = WorkerOptions("tests.worker.sample:app", shutdown_timeout=5, grace=0.2)
+    options = WorkerOptions.from_message(
+        {
+            "target": "tests.worker.sample:app",
+            "shutdown_timeout": 5,
+            "grace": 0.2,
+            "on_lease_lost": os.environ.get("ON_LEASE_LOST", "stop"),
+        }
+    ).checked()
     return Guard(
         [sys.executable, "-m", "tests.crash.leased", "keeper"],
         Board.create(1),

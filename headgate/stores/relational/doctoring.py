@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from headgate.stores.protocol import Trouble
-from headgate.stores.relational import moves
+from headgate.stores.relational import moves, overruns
 from headgate.stores.relational.finishing import lose
 from headgate.stores.relational.transaction import Transaction
 
@@ -49,6 +49,8 @@ def examine(tx: Transaction, found: Findings) -> None:
               "places in line of jobs that run, wait for their time or are over",
               "delete them")  # fmt: skip
     found.add(tx.value(sql.twice), "jobs-twice", "jobs that are both running and finished")
+    found.add(overruns.recent(tx), "over-runs",
+              "attempts that ran on after their lease was lost, in the last day")  # fmt: skip
     if not found.repair:
         return
     for row in workerless:

@@ -27,6 +27,7 @@ from headgate.stores.relational import (
     inspecting,
     looking,
     overriding,
+    overruns,
     queueing,
     registry,
     routing,
@@ -91,6 +92,10 @@ class RelationalStore(ABC):
     def overdue(self, token: int, reason: str) -> None:
         with self._write() as tx:
             holding.overdue(tx, token, reason)
+
+    def over_ran(self, job: str, token: int, worker: str, ago: float = 0.0) -> bool:
+        with self._write() as tx:
+            return overruns.over_ran(tx, job, token, worker, ago)
 
     def prune(self, retention: Retention, limit: int = 1000) -> int:
         with self._write() as tx:
