@@ -114,7 +114,7 @@ class Sent:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.texts: list[str] = []
-        for name in ("call", "call_two"):
+        for name in ("call", "call_two", "value"):
             self._watch(monkeypatch, name)
 
     def _watch(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:

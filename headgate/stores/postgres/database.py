@@ -300,25 +300,32 @@ class Database:
                     raise self._in_doubt(error) from error
                 raise
 
+    def value(self, sql: str, params: Params = ()) -> Any:
+        """The value of one statement that is a transaction of its own, as a text."""
+        return self._values((sql, params))[0]
+
     def call_two(
-        self, sql: str, params: Params, behind: tuple[str, Params] | None = None
+        self, sql: str, params: Params, behind: tuple[str, Params] | None
     ) -> tuple[Any, Any]:
-        """The value of a statement as a text, and of another that is sent with it and begins
-        after the first is committed: one round trip, two transactions."""
+        """The same, and of another that is sent with it and begins after the first is committed:
+        one round trip, two transactions."""
+        if behind is None:
+            return self._values((sql, params))[0], None
+        first, after = self._values((sql, params), behind)
+        return first, after
+
+    def _values(self, *statements: tuple[str, Params]) -> list[Any]:
         if self.pooled or self.clock is not None:
-            with self.write() as tx:
-                first = tx.value(sql, params)
-            if behind is None:
-                return first, None
-            with self.write() as tx:
-                return first, tx.value(*behind)
-        questions = [self._question(sql, params)]
-        if behind is not None:
-            questions.append(self._question(*behind))
+            values: list[Any] = []
+            for sql, params in statements:
+                with self.write() as tx:
+                    values.append(tx.value(sql, params))
+            return values
+        questions = [self._question(sql, params) for sql, params in statements]
         with self.session() as connection:
             try:
                 # The first may have been done when the connection is lost, and then its answer
-                # counts: what failed is only the look behind it.
+                # counts: what failed is only what came behind it.
                 first, *after = connection.ask(questions)
                 if first.status != pq.ExecStatus.TUPLES_OK:
                     raise failure(first, connection)
@@ -326,7 +333,8 @@ class Database:
                 if is_lost(error):
                     raise self._in_doubt(error) from error
                 raise
-            return _value(first), _value(after[0]) if after else None
+            missing = len(questions) - 1 - len(after)
+            return [_value(first), *map(_value, after), *[None] * missing]
 
     def _question(self, sql: str, params: Params) -> Question:
         statement = self.statement(sql)

@@ -136,8 +136,7 @@ class PostgresStore(RelationalStore):
                     return submitting.copy_all(tx, jobs)
             except submitting.AlreadyStored:
                 pass  # the function below tells which of them
-        with self._write() as tx:
-            return submitting.submit_all(tx, jobs)
+        return submitting.submit_now(self._db, jobs)
 
     def _record_carried(self, carried: Mapping[str, int | None]) -> None:
         """Record the values that jobs carry, so that they are seen before the first claim.

@@ -157,8 +157,7 @@ class RoundTrip:
 
     def _look_now(self, claim: Claim) -> View:
         params = self._look_params(claim, ())
-        (row,) = self._db.call(SQL.exchange.look, params)
-        return View(look.decode(row[0]), claim.state.wanted)
+        return View(look.decode(self._db.value(SQL.exchange.look, params)), claim.state.wanted)
 
     # --- act ----------------------------------------------------------------------------------
 

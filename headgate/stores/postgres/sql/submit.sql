@@ -1,6 +1,11 @@
 -- name: submit
 SELECT number, id, existing, conflict FROM headgate.submit(:jobs, true)
 
+-- The same as one text.
+-- name: submit_now
+SELECT json_agg(json_build_array(number, id, existing, conflict) ORDER BY number)::text
+FROM headgate.submit(:jobs, true)
+
 -- name: generation
 SELECT headgate.generation()
 
