@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headgate.app import App
     from headgate.backoff import Backoff
+    from headgate.caps import Cap
     from headgate.context import Context, current
     from headgate.errors import (
         Cancel,
+        CapNeedsCode,
+        ConcurrencyLimitReached,
         ConfigError,
         Control,
         DeclarationError,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
         StoreError,
         StoreUnavailable,
         StoreVersion,
+        SubmitConflict,
         TooWide,
         UnknownLimit,
         UnknownTask,
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
         WrongConnection,
     )
     from headgate.handle import JobHandle
+    from headgate.jobclass import Aborted, Job
+    from headgate.jobs import Refusal
     from headgate.limits import Limit, OneOf
     from headgate.slots import ConcurrencyStatus, Slot, SlotInfo
     from headgate.tasks import Call, Task
@@ -47,10 +53,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aborted",
     "App",
     "Backoff",
     "Call",
     "Cancel",
+    "Cap",
+    "CapNeedsCode",
+    "ConcurrencyLimitReached",
     "ConcurrencyStatus",
     "ConfigError",
     "Context",
@@ -60,12 +70,14 @@ __all__ = [
     "IdempotencyConflict",
     "InvalidArguments",
     "InvalidKey",
+    "Job",
     "JobCancelled",
     "JobFailed",
     "JobHandle",
     "JobNotFound",
     "Limit",
     "OneOf",
+    "Refusal",
     "Retry",
     "Slot",
     "SlotInfo",
@@ -76,6 +88,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "StoreVersion",
+    "SubmitConflict",
     "Task",
     "TooWide",
     "UnknownLimit",
@@ -91,9 +104,12 @@ __all__ = [
 _HOMES = {
     "app": ("App",),
     "backoff": ("Backoff",),
+    "caps": ("Cap",),
     "context": ("Context", "current"),
     "errors": (
         "Cancel",
+        "CapNeedsCode",
+        "ConcurrencyLimitReached",
         "ConfigError",
         "Control",
         "DeclarationError",
@@ -112,6 +128,7 @@ _HOMES = {
         "StoreError",
         "StoreUnavailable",
         "StoreVersion",
+        "SubmitConflict",
         "TooWide",
         "UnknownLimit",
         "UnknownTask",
@@ -119,6 +136,8 @@ _HOMES = {
         "WrongConnection",
     ),
     "handle": ("JobHandle",),
+    "jobclass": ("Aborted", "Job"),
+    "jobs": ("Refusal",),
     "limits": ("Limit", "OneOf"),
     "slots": ("ConcurrencyStatus", "Slot", "SlotInfo"),
     "tasks": ("Call", "Task"),

@@ -20,7 +20,8 @@ from headgate.config import Config
 from headgate.context import Context
 from headgate.declare import Declaring
 from headgate.errors import ConfigError, DeclarationError, InvalidArguments, JobNotFound
-from headgate.handle import JobHandle, is_text
+from headgate.fitting import await_room, check_no_waits, wait_for_room, waits
+from headgate.handle import JobHandle, accepted, is_text
 from headgate.jobs import JobRecord, NewJob, Submitted
 from headgate.limits import Limit, split_group
 from headgate.local import local_context
@@ -199,21 +200,17 @@ class App(Declaring):
         if isinstance(what, Call):
             return what.submit()
         job, conn = what
-        return JobHandle(self, self.store_jobs([job], conn)[0].id, None)
+        return self._by_name.handle(self.store_jobs([job], conn)[0])
 
     async def asubmit(
         self, name: str, payload: object = None, *, strict: bool = False, **options: Unpack[Options]
     ) -> JobHandle[Any]:
         """`submit` for code in an event loop."""
-        if options.get("conn") is None:
-            return await asyncio.to_thread(
-                functools.partial(self.submit, name, payload, strict=strict, **options)
-            )
         what = await asyncio.to_thread(self._prepared, name, payload, strict, options)
         if isinstance(what, Call):
-            return (await self.asubmit_many([what]))[0]
+            return await self.asubmit_call(what)
         job, conn = what
-        return JobHandle(self, (await astore_all(self.store, [job], conn))[0].id, None)
+        return self._by_name.handle((await self.astore_jobs([job], conn))[0])
 
     def _prepared(
         self, name: str, payload: object, strict: bool, options: Options
@@ -232,23 +229,30 @@ class App(Declaring):
         >>> app.submit_many([resize.call("a.png"), resize.call("b.png")])  # doctest: +SKIP
 
         They are stored in pieces of some hundred, each of which happens whole; with `conn` all
-        of them in the transaction of that connection.
+        of them in the transaction of that connection. What a cap refuses is not an error here:
+        the others are stored, and its handle says so in `refused`.
         """
         made, jobs, conn = self._made(calls, conn)
         done = self.store_jobs(jobs, conn)
-        return [call.handle(one.id) for call, one in zip(made, done, strict=True)]
+        return [call.handle(one) for call, one in zip(made, done, strict=True)]
 
     async def asubmit_many(
         self, calls: Iterable[Call[R]], *, conn: object = None
     ) -> list[JobHandle[R]]:
         """`submit_many` for code in an event loop."""
         made, jobs, conn = await asyncio.to_thread(self._made, calls, conn)
-        if conn is None:
-            done = await asyncio.to_thread(self.store_jobs, jobs)
-        else:
-            # Here and not in a thread: the connection belongs to this loop.
-            done = await astore_all(self.store, jobs, conn)
-        return [call.handle(one.id) for call, one in zip(made, done, strict=True)]
+        done = await self.astore_jobs(jobs, conn)
+        return [call.handle(one) for call, one in zip(made, done, strict=True)]
+
+    def submit_call(self, call: Call[R]) -> JobHandle[R]:
+        """Submit one call; `ConcurrencyLimitReached` if a cap refuses it."""
+        (handle,) = self.submit_many([call])
+        return accepted(handle)
+
+    async def asubmit_call(self, call: Call[R]) -> JobHandle[R]:
+        """`submit_call` for code in an event loop."""
+        (handle,) = await self.asubmit_many([call])
+        return accepted(handle)
 
     def _made(
         self, calls: Iterable[Call[R]], conn: object
@@ -262,8 +266,29 @@ class App(Declaring):
         return made, [call.new_job() for call in made], common_connection(made, conn)
 
     def store_jobs(self, jobs: list[NewJob], conn: object = None) -> list[Submitted]:
-        done = store_all(self.store, jobs, conn)
-        if self.after_submit is not None and conn is None:
+        """Store them, and wait where a cap that blocks is full."""
+        if conn is not None:
+            check_no_waits(jobs)
+            return store_all(self.store, jobs, conn)
+        done = self._put(jobs)
+        if waits(jobs, done):
+            wait_for_room(self.watch("room"), jobs, done, self._put)
+        return done
+
+    async def astore_jobs(self, jobs: list[NewJob], conn: object = None) -> list[Submitted]:
+        """`store_jobs` for code in an event loop; who waits for room occupies no thread."""
+        if conn is not None:
+            check_no_waits(jobs)
+            # Here and not in a thread: the connection belongs to this loop.
+            return await astore_all(self.store, jobs, conn)
+        done = await asyncio.to_thread(self._put, jobs)
+        if waits(jobs, done):
+            await await_room(self.watch("room"), jobs, done, self._put)
+        return done
+
+    def _put(self, jobs: list[NewJob]) -> list[Submitted]:
+        done = store_all(self.store, jobs)
+        if self.after_submit is not None:
             self.after_submit()
         return done
 

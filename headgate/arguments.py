@@ -47,7 +47,7 @@ class Arguments:
     # --- what the function looks like ----------------------------------------------------
 
     def _find_contexts(self) -> frozenset[str]:
-        found = {name for name, p in self._parameters.items() if _is_context(self.fn, p)}
+        found = {name for name, p in self._parameters.items() if is_context(self.fn, p)}
         if self.payload and not found:
             # handler(payload, ctx): by position, since such handlers are often not annotated.
             positional = [p for p in self._parameters.values() if p.kind in _POSITIONAL]
@@ -288,7 +288,7 @@ def _unwrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def _is_context(fn: Callable[..., Any], parameter: inspect.Parameter) -> bool:
+def is_context(fn: Callable[..., Any], parameter: inspect.Parameter) -> bool:
     """Is this parameter annotated with `Context`? Asked at decoration, one annotation at a
     time: others may name classes that are defined further down."""
     annotation = parameter.annotation

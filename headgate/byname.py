@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from headgate.caps import Cap, cap_of, no_rule_twice, unique
 from headgate.codec import encode
-from headgate.errors import InvalidArguments, UnknownTask
-from headgate.jobs import NewJob
+from headgate.errors import CapNeedsCode, InvalidArguments, UnknownTask
+from headgate.handle import JobHandle, accepted
+from headgate.jobs import NewJob, Submitted
 from headgate.limits import check_name
 from headgate.options import Options
 from headgate.stores.protocol import TaskSpec
-from headgate.submit import Shape, new_job, shape_of, stamp, unrouted_job
+from headgate.submit import Keys, Shape, cap_uses, new_job, shape_of, stamp, unrouted_job
 
 if TYPE_CHECKING:
     from headgate.app import App
@@ -27,6 +30,9 @@ class ByName:
         self._app = app
         self._specs: dict[str, tuple[float, TaskSpec]] = {}
 
+    def handle(self, done: Submitted) -> JobHandle[Any]:
+        return accepted(JobHandle(self._app, done.id, None, done))
+
     def new_job(self, name: str, payload: object, options: Options, strict: bool) -> NewJob:
         check_name(name, "task")
         what = f"the payload for task {name!r}"
@@ -40,6 +46,11 @@ class ByName:
                     " used this store: check the name, or submit without strict to let the job"
                     " wait for a worker that knows it"
                 )
+            if options.get("caps") or options.get("unique_for") is not None:
+                raise CapNeedsCode(
+                    f"task {name!r} cannot be submitted with a cap: no worker has published it in"
+                    " this store yet, so nobody here knows what else caps it. Start a worker first"
+                )
             return unrouted_job(name, args, options)
         if not spec.payload and not isinstance(payload, Mapping):
             raise InvalidArguments(
@@ -47,11 +58,12 @@ class ByName:
             )
         shape = shape_of(spec)
         given = cast("Mapping[str, Any]", payload if isinstance(payload, Mapping) else {})
+        caps = _caps(spec, given, options)
         if shape is None or (not spec.payload and _lacks_a_key(shape, given)):
             # A key is a callable, or an argument that is left to its default: only those who
             # have the code can tell the group.
-            return unrouted_job(name, args, options)
-        stamped = stamp(shape, given, options)
+            return unrouted_job(name, args, options, cap_uses(caps, Keys(name, given), args))
+        stamped = stamp(replace(shape, caps=caps), given, options, args)
         if stamped.needs:
             self._app.check_needs(stamped)
         return new_job(stamped, spec.name, args, options)
@@ -65,6 +77,35 @@ class ByName:
         if spec is not None:
             self._specs[name] = (now, spec)
         return spec
+
+
+def _caps(spec: TaskSpec, args: Mapping[str, Any], options: Options) -> tuple[Cap, ...]:
+    """The caps of the task, and those of this submission; what cannot be told here is an error,
+    for a job cannot be refused any more once it is stored."""
+    given = tuple(options.get("caps", ()))
+    caps = list(given)
+    period = options.get("unique_for")
+    if period is not None:
+        caps += unique(spec.name, cast("float", period), options.get("unique_key"))
+    instead = {(cap.name, rule) for cap in caps for rule in cap.rules}
+    for told in spec.caps:
+        if any(cap.name == told.name for cap in given):
+            continue
+        if told.unique_for is not None and (told.name, "period") in instead:
+            continue
+        if told.callable:
+            raise CapNeedsCode(
+                f"task {spec.name!r} cannot be submitted by name: the key of its cap"
+                f" {told.name!r} is found by code that is not here. Submit it from the app that"
+                " declares it, or key the cap by the name of an argument"
+            )
+        if told.key is not None and told.key not in args:
+            raise CapNeedsCode(
+                f"task {spec.name!r} cannot be submitted by name without its argument"
+                f" {told.key!r}, by which cap {told.name!r} counts: pass it"
+            )
+        caps.append(cap_of(told))
+    return no_rule_twice(tuple(caps), f"task {spec.name!r}: caps")
 
 
 def _lacks_a_key(shape: Shape, args: Mapping[str, Any]) -> bool:

@@ -9,14 +9,15 @@ import threading
 from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from headgate.codec import plain
 from headgate.errors import Cancel, HeadgateError, WrongConnection
-from headgate.jobs import Claimed, NewJob
+from headgate.jobs import Claimed, NewJob, Submitted
 
 if TYPE_CHECKING:
     from headgate.handle import JobHandle
+    from headgate.jobclass import Job, JobOptions
     from headgate.tasks import Call, Task
 
 P = ParamSpec("P")
@@ -203,6 +204,8 @@ class Context:
     def submit(self, what: Call[R], /) -> JobHandle[R]: ...
     @overload
     def submit(self, what: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    @overload
+    def submit(self, what: Job, /, **options: Unpack[JobOptions]) -> JobHandle[Any]: ...
 
     def submit(self, what: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Submit a job that is stored together with the finish of this attempt, or not at all.
@@ -210,8 +213,11 @@ class Context:
         >>> ctx.submit(resize.call("a.png"))                            # doctest: +SKIP
         >>> ctx.submit(resize, "a.png")                                 # doctest: +SKIP
 
-        The handle names the job to be: it is there once this attempt has succeeded.
+        The handle names the job to be: it is there once this attempt has succeeded. A cap that
+        refuses it fails the attempt with `ConcurrencyLimitReached`; one that blocks is an error.
         """
+        from headgate.caps import check_waits
+        from headgate.jobclass import Job
         from headgate.tasks import Call, Task
 
         if isinstance(what, Call):
@@ -220,16 +226,19 @@ class Context:
             call = cast("Call[Any]", what)
         elif isinstance(what, Task):
             call = cast("Task[..., Any]", what).call(*args, **kwargs)
+        elif isinstance(what, Job):
+            call = what.call(*args, **kwargs)
         else:
-            raise HeadgateError(f"ctx.submit takes task.call(…) or a task, got {what!r}")
+            raise HeadgateError(f"ctx.submit takes task.call(…), a task or a Job, got {what!r}")
         if call.task.conn is not None:
             raise WrongConnection(
                 "ctx.submit stores the job together with the finish of this attempt: conn= has no"
                 " place there. Leave it out, or submit with task.using(conn=…).submit(…)"
             )
         job = call.new_job(parent=self.job_id)
+        check_waits(job.caps, "ctx.submit stores the job with the finish of this attempt")
         self._port.followup(job)
-        return call.handle(job.id)
+        return call.handle(Submitted(job.id))
 
     @overload
     async def asubmit(self, what: Call[R], /) -> JobHandle[R]: ...
@@ -237,6 +246,8 @@ class Context:
     async def asubmit(
         self, what: Task[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[R]: ...
+    @overload
+    async def asubmit(self, what: Job, /, **options: Unpack[JobOptions]) -> JobHandle[Any]: ...
 
     async def asubmit(self, what: Any, /, *args: Any, **kwargs: Any) -> Any:
         """`submit` for code in an event loop."""

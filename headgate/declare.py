@@ -23,10 +23,13 @@ from typing import (
 )
 
 from headgate.backoff import RetryDelay
+from headgate.caps import Cap, Policy
 from headgate.config import check_weight
 from headgate.context import Context
 from headgate.errors import DeclarationError
 from headgate.hooks import Around, Hooks, OnError, Plain
+from headgate.jobclass import Job
+from headgate.jobtask import JobTask
 from headgate.limitbook import LimitBook
 from headgate.limits import Key, Limit, OneOf, stored_key
 from headgate.tasks import AsyncTask, Isolate, SyncTask, Task, TaskOptions, make_task
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+J = TypeVar("J", bound=Job)
 
 
 class Anything(Protocol):
@@ -65,6 +69,31 @@ class Declaration(TypedDict, total=False):
     isolate: Isolate
     fair_by: Key
     aliases: Sequence[str]
+    caps: Sequence[Cap]
+    unique_for: float | timedelta | None
+    unique_key: Key
+
+
+class JobDeclaration(TypedDict, total=False):
+    """The options of `@app.job(...)`: each wins over the attribute of the class."""
+
+    name: str
+    limits: Sequence[Limit | OneOf | str]
+    retries: int
+    retry_delay: RetryDelay | None
+    max_lost: int
+    timeout: float | timedelta | None
+    expires: float | timedelta | None
+    queue: str
+    priority: int
+    isolate: Isolate
+    fair_by: Key
+    aliases: Sequence[str]
+    caps: Sequence[Cap]
+    unique_for: float | timedelta | None
+    unique_key: Key
+    one_per: str | None
+    cap_at_submit: bool | Policy
 
 
 class TaskMaker(Protocol):
@@ -100,6 +129,10 @@ class PayloadTaskMaker(Protocol):
     ) -> AsyncTask[[Any], R]: ...
     @overload
     def __call__(self, fn: Callable[..., R], /) -> SyncTask[[Any], R]: ...
+
+
+def _is_job(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, Job)
 
 
 class Declaring:
@@ -181,7 +214,9 @@ class Declaring:
         that may be lost with their worker. `timeout`, `expires`: seconds. `queue`, `priority`
         (-100 to 100, lower first). `isolate="process"`: run in a process that can be killed.
         `fair_by`: the argument (or a callable of them) whose values take turns. `aliases`:
-        names it had before. `payload=True`: the handler takes the whole payload.
+        names it had before. `payload=True`: the handler takes the whole payload. `caps`: how
+        much may be submitted. `unique_for`: seconds in which the same arguments (or the same
+        `unique_key`) are submitted once.
         """
         name: str | None = options.pop("name", None)
         if fn is not None and not isinstance(fn, str):
@@ -203,15 +238,64 @@ class Declaring:
         if unknown := [o for o in options if o not in TaskOptions.__dataclass_fields__]:
             known = ", ".join(["name", *TaskOptions.__dataclass_fields__])
             raise DeclarationError(f"unknown task option {unknown[0]!r}: known are {known}")
+        if _is_job(fn):
+            raise DeclarationError(f"{fn.__qualname__} is a Job: make it known with @app.job")
         task = make_task(cast("App", self), fn, name, TaskOptions(**options))
-        for own in (task.name, *task.aliases):
-            if own in self.tasks:
-                raise DeclarationError(
-                    f"task {own!r} is declared twice in this app: give one of them another name"
-                )
-        for own in (task.name, *task.aliases):
-            self.tasks[own] = task
+        self._keep(task)
         return task
+
+    def _keep(self, *tasks: Task[..., Any]) -> None:
+        names = [name for task in tasks for name in (task.name, *task.aliases)]
+        for name in names:
+            if name in self.tasks:
+                raise DeclarationError(
+                    f"task {name!r} is declared twice in this app: give one of them another name"
+                )
+        for task in tasks:
+            self.tasks.update(dict.fromkeys((task.name, *task.aliases), task))
+
+    @overload
+    def job(self, cls: type[J], /) -> type[J]: ...
+    @overload
+    def job(
+        self, cls: str | None = None, /, **options: Unpack[JobDeclaration]
+    ) -> Callable[[type[J]], type[J]]: ...
+
+    def job(self, cls: type[Job] | str | None = None, /, **options: Any) -> Any:
+        """Make a class that derives from `Job` known: `@app.job` or `@app.job("name", ...)`.
+
+        >>> @app.job(queue="slow")                                      # doctest: +SKIP
+        ... class Report(Job):
+        ...     def __init__(self, month: str): self.month = month
+        ...     def run(self) -> None: ...
+
+        The options are those of `@app.task`, and `one_per` and `cap_at_submit`; each may be an
+        attribute of the class instead, over which the one given here wins.
+        """
+        name: str | None = options.pop("name", None)
+        if cls is not None and not isinstance(cls, str):
+            return self._declare_job(cls, name, options)
+        if cls is not None and name is not None:
+            raise DeclarationError(f"a job class has one name, got {cls!r} and {name!r}")
+        chosen = cls if cls is not None else name
+
+        def make(found: type[Job]) -> type[Job]:
+            return self._declare_job(found, chosen, options)
+
+        return make
+
+    def _declare_job(self, cls: type[Job], name: str | None, options: dict[str, Any]) -> type[Job]:
+        if unknown := [o for o in options if o not in JobDeclaration.__annotations__]:
+            known = ", ".join(JobDeclaration.__annotations__)
+            instead = ": a class says it in get_concurrency_limit()"
+            raise DeclarationError(
+                f"unknown option {unknown[0]!r} of a job class"
+                + (instead if unknown[0] == "max_concurrent" else f": known are {known}")
+            )
+        task = JobTask(cast("App", self), cls, name, options)
+        self._keep(task, *([task.teller()] if task.tells else []))
+        cls._headgate_task = task
+        return cls
 
     def on_worker_start(self, fn: F) -> F:
         """Call `fn()`, sync or async, when a worker process of this app starts."""

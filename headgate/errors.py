@@ -91,6 +91,11 @@ def _too_many(group: str, count: int, cap: int, rule: str) -> str:
     )
 
 
+class CapNeedsCode(HeadgateError):
+    """A capped task cannot be submitted by its name alone: what its cap counts is told by code
+    that is not here, or by a catalogue that does not hold the task yet."""
+
+
 class WrongConnection(HeadgateError):
     """A submit cannot go through the connection that was passed as `conn=`."""
 

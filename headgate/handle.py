@@ -10,10 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from headgate.caps import refusal_error
 from headgate.codec import decoder
 from headgate.context import maybe_current
 from headgate.errors import JobCancelled, JobFailed, WouldDeadlock
-from headgate.jobs import JobRecord, State
+from headgate.jobs import JobRecord, Refusal, State, Submitted
 from headgate.waiting import Deadline, aringing, ringing
 
 if TYPE_CHECKING:
@@ -32,12 +33,23 @@ class JobHandle(Generic[R_co]):
     'paid'
     """
 
-    __slots__ = ("_app", "_decode", "id")
+    __slots__ = ("_app", "_decode", "existing", "id", "refused")
 
-    def __init__(self, app: App, id: str, decode: Callable[[str | None], Any] | None) -> None:
+    def __init__(
+        self,
+        app: App,
+        id: str,
+        decode: Callable[[str | None], Any] | None,
+        done: Submitted | None = None,
+    ) -> None:
         self._app = app
         self._decode = decode
         self.id = id
+        self.refused: Refusal | None = None if done is None else done.refused
+        """Why a cap refused the submission, in what `submit_many` gives: there is no such job,
+        and whatever asks for it raises `ConcurrencyLimitReached`."""
+        self.existing = done is not None and done.existing
+        """The job was there already: an idempotency key met it, or a cap that skips."""
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"
@@ -53,6 +65,8 @@ class JobHandle(Generic[R_co]):
 
     def record(self) -> JobRecord:
         """The job as it is now, or `JobNotFound`."""
+        if self.refused is not None:
+            raise refusal_error(self.refused)
         return self._app.get_job(self.id)
 
     async def arecord(self) -> JobRecord:
@@ -72,7 +86,7 @@ class JobHandle(Generic[R_co]):
 
         Gives the job as it is after that; one that had ended already stays as it is.
         """
-        if not is_text(self.id):
+        if self.refused is not None or not is_text(self.id):
             return self.record()
         return self._app.store.cancel(self.id, by=_who(), reason=reason)
 
@@ -160,6 +174,13 @@ class JobHandle(Generic[R_co]):
             f"job {self.id} ({record.task}) is still {record.state} after {timeout} s;"
             f" 'headgate jobs why {self.id}' says what it waits for"
         )
+
+
+def accepted(handle: JobHandle[R_co]) -> JobHandle[R_co]:
+    """The handle of a single submission; a refusal is an error there."""
+    if handle.refused is not None:
+        raise refusal_error(handle.refused)
+    return handle
 
 
 def is_text(id: object) -> bool:

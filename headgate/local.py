@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headgate.caps import refusal_error
 from headgate.context import Context
 from headgate.jobs import NewJob
 
@@ -33,7 +34,9 @@ class LocalPort:
 
     def followup(self, job: NewJob) -> None:
         # No finish will come to store it with, and dropping it would lose a job.
-        self._app.store_jobs([replace(job, parent=None)])
+        (done,) = self._app.store_jobs([replace(job, parent=None)])
+        if done.refused is not None:
+            raise refusal_error(done.refused)
 
     def is_cancelled(self) -> bool:
         return False

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from headgate.errors import DeclarationError
-from headgate.limits import check_group, check_name, check_value
+from headgate.limits import Key, check_group, check_name, check_value
+
+if TYPE_CHECKING:
+    from headgate.caps import Cap
 
 LOWEST, HIGHEST = -100, 100
 MAX_IDEMPOTENCY_KEY = 512
@@ -29,6 +32,10 @@ class Options(TypedDict, total=False):
     max_lost: int
     concurrency_group: str
     concurrency_limit: int | None
+    caps: Sequence[Cap]
+    """Beside the task's own; one of the same name stands in its place."""
+    unique_for: float | timedelta | None
+    unique_key: Key
     conn: object
     """A connection of the caller's: the job is stored in its transaction."""
 
@@ -149,6 +156,24 @@ def check_concurrency_limit(value: object) -> int | None:
     return check_value(value, "concurrency_limit")
 
 
+def _check_caps(value: object) -> object:
+    from headgate.caps import check_caps  # which needs the checks of this module
+
+    return check_caps(value)
+
+
+def check_unique_for(value: object) -> float | None:
+    return None if value is None else seconds(value, "unique_for", above=True)
+
+
+def check_unique_key(value: object) -> object:
+    if value is not None and not callable(value) and not isinstance(value, str):
+        raise DeclarationError(
+            f"unique_key must be the name of an argument or a callable, got {value!r}"
+        )
+    return value
+
+
 def check_conn(value: object) -> object:
     return value  # the store knows what it can use
 
@@ -165,5 +190,8 @@ _CHECKS: dict[str, Any] = {
     "max_lost": check_max_lost,
     "concurrency_group": check_group,
     "concurrency_limit": check_concurrency_limit,
+    "caps": _check_caps,
+    "unique_for": check_unique_for,
+    "unique_key": check_unique_key,
     "conn": check_conn,
 }

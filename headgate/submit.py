@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import enum
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from headgate.caps import ARGUMENTS, Cap, arguments_key, use_of
 from headgate.errors import DeclarationError, InvalidArguments, InvalidKey
-from headgate.jobs import DEFAULT_MAX_LOST, DEFAULT_QUEUE, NewJob
+from headgate.jobs import DEFAULT_MAX_LOST, DEFAULT_QUEUE, CapUse, NewJob
 from headgate.limits import Key, Need, Needs, stored_key
 from headgate.options import Options, stored_options
 from headgate.stores.protocol import LimitUse, TaskSpec
@@ -42,6 +44,7 @@ class Shape:
     all: tuple[Use, ...] = ()
     one_of: tuple[tuple[Use, ...], ...] = ()
     fair_by: Key = None
+    caps: tuple[Cap, ...] = ()
 
     def uses(self) -> Iterable[Use]:
         yield from self.all
@@ -59,10 +62,12 @@ class Stamp:
     expires: float | None
     max_lost: int
     carried: tuple[tuple[str, int | None], ...] = ()
+    caps: tuple[CapUse, ...] = ()
 
 
-def stamp(shape: Shape, args: Mapping[str, Any], options: Options) -> Stamp:
-    """Put the stamp on one job: pure, and never computed again for that job."""
+def stamp(shape: Shape, args: Mapping[str, Any], options: Options, text: str = "{}") -> Stamp:
+    """Put the stamp on one job: pure, and never computed again for that job. `text` is what is
+    stored of its arguments."""
     group = options.get("concurrency_group")
     if group is None and "concurrency_limit" in options:
         group = shape.task
@@ -98,7 +103,19 @@ def stamp(shape: Shape, args: Mapping[str, Any], options: Options) -> Stamp:
         expires=_seconds(options["expires"]) if "expires" in options else shape.expires,
         max_lost=options.get("max_lost", shape.max_lost),
         carried=carried,
+        caps=cap_uses(shape.caps, keys, text),
     )
+
+
+def cap_uses(caps: Iterable[Cap], keys: Keys, text: str) -> tuple[CapUse, ...]:
+    """The caps that one job must fit under, their keys filled in."""
+
+    def key(cap: Cap) -> str | None:
+        if cap.key is None:
+            return None
+        return arguments_key(text) if cap.key is ARGUMENTS else keys.find(cap.key, cap.what)
+
+    return tuple(use_of(cap, key(cap)) for cap in caps)
 
 
 def _turn(shape: Shape, keys: Keys, needs: Needs) -> tuple[str, str]:
@@ -206,11 +223,13 @@ def new_job(
         carried=stamped.carried,
         options=stored_options(options),
         parent=parent,
+        caps=stamped.caps,
     )
 
 
-def unrouted_job(task: str, args: str, options: Options) -> NewJob:
-    """A job that somebody who knows the task must stamp; what was set travels in `options`."""
+def unrouted_job(task: str, args: str, options: Options, caps: tuple[CapUse, ...] = ()) -> NewJob:
+    """A job that somebody who knows the task must stamp; what was set travels in `options`.
+    Its caps are decided now: it cannot be refused later."""
     carried: tuple[tuple[str, int | None], ...] = ()
     if "concurrency_limit" in options:
         # Said now, while the submitter is here: the group defaults to the task's own. The
@@ -226,9 +245,24 @@ def unrouted_job(task: str, args: str, options: Options) -> NewJob:
         expires=_seconds(options.get("expires")),
         max_lost=options.get("max_lost", DEFAULT_MAX_LOST),
         carried=carried,
+        caps=caps,
     )
     job = new_job(blank, task, args, options)
-    return replace(job, routed=False)
+    kept = _with_mark(job.options) if caps else job.options
+    return replace(job, routed=False, options=kept)
+
+
+CAPPED = "capped"
+"""In the options of an unrouted job: the submitter knew its caps."""
+
+
+def _with_mark(options: str) -> str:
+    return json.dumps({**json.loads(options), CAPPED: True}, ensure_ascii=False)
+
+
+def knew_caps(options: str) -> bool:
+    """Were the caps of this unrouted job decided when it was submitted?"""
+    return CAPPED in json.loads(options)
 
 
 def shape_of(spec: TaskSpec) -> Shape | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 import inspect
@@ -13,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVa
 
 from headgate.arguments import Arguments
 from headgate.backoff import RetryDelay, check_retry_delay, delay_before_retry
+from headgate.caps import Cap, check_caps, describe_cap, no_rule_twice, unique
 from headgate.codec import encode
 from headgate.context import Context, maybe_current
 from headgate.errors import DeclarationError, HeadgateError
-from headgate.jobs import DEFAULT_MAX_LOST, DEFAULT_QUEUE, NewJob, Routing, Unrouted
+from headgate.jobs import DEFAULT_MAX_LOST, DEFAULT_QUEUE, NewJob, Routing, Submitted, Unrouted
 from headgate.limits import Key, Limit, OneOf, check_name
 from headgate.options import (
     Options,
@@ -27,10 +27,12 @@ from headgate.options import (
     check_queue,
     check_retries,
     check_timeout,
+    check_unique_for,
+    check_unique_key,
     read_options,
 )
 from headgate.stores.protocol import TaskSpec
-from headgate.submit import Shape, Stamp, Use, describe, new_job, stamp
+from headgate.submit import Shape, Stamp, Use, describe, knew_caps, new_job, stamp
 
 if TYPE_CHECKING:
     from headgate.app import App
@@ -60,6 +62,9 @@ class TaskOptions:
     fair_by: Key = None
     aliases: Sequence[str] = ()
     payload: bool = False
+    caps: Sequence[Cap] = ()
+    unique_for: float | timedelta | None = None
+    unique_key: Key = None
 
 
 class Task(Generic[P, R]):
@@ -90,16 +95,20 @@ class Task(Generic[P, R]):
         self.max_lost = check_max_lost(options.max_lost)
         self.timeout = check_timeout(options.timeout)
         self.expires = check_expires(options.expires)
-        self.isolate = _check_isolate(self.name, fn, options.isolate)
+        self.isolate: Isolate = _check_isolate(self.name, fn, options.isolate)
         self.fair_by = options.fair_by
         self._retry_delay = check_retry_delay(options.retry_delay, self.name)
         self._using: Options = {}
         self.conn: object = None
         """A connection of the caller's that this task is submitted through."""
         self._shape: Shape | None = None
-        self._arguments = Arguments(fn, self.name, payload=options.payload)
+        self._arguments = self._find_arguments(fn)
         self._limits = self._declare_limits(options)
         self._check_key(self.fair_by, "fair_by")
+        self._caps = check_caps(options.caps, f"task {self.name!r}: caps")
+        self._unique_for = check_unique_for(options.unique_for)
+        self._unique_key = cast("Key", check_unique_key(options.unique_key))
+        self._find_caps()
 
     # --- submitting ----------------------------------------------------------------------
 
@@ -112,9 +121,7 @@ class Task(Generic[P, R]):
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`submit` for code in an event loop."""
-        if self.conn is None:
-            return await asyncio.to_thread(self.submit, *args, **kwargs)
-        return (await self.app.asubmit_many([self.call(*args, **kwargs)]))[0]
+        return await self.app.asubmit_call(self.call(*args, **kwargs))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call to be submitted later, with others or from a job.
@@ -225,6 +232,7 @@ class Task(Generic[P, R]):
             fair_by=shape.fair_by if isinstance(shape.fair_by, str) else None,
             fair_callable=called,
             payload=self.payload,
+            caps=tuple(describe_cap(cap) for cap in shape.caps),
         )
 
     def route(self, unrouted: Unrouted) -> Routing:
@@ -232,9 +240,9 @@ class Task(Generic[P, R]):
         try:
             bound = self._arguments.decode(unrouted.args)
             # No check of values here: a limit that the job carries is known to the store only.
-            stamped = stamp(
-                self.shape, self._arguments.for_keys(bound), read_options(unrouted.options)
-            )
+            stamped = self._stamped(bound, read_options(unrouted.options), unrouted.args)
+            if stamped.caps and not knew_caps(unrouted.options):
+                return Routing(unrouted.job, error=_too_late(self.name))
         except HeadgateError as error:
             return Routing(unrouted.job, error=f"{type(error).__name__}: {error}")
         except Exception as error:  # a key function is anybody's code
@@ -249,6 +257,7 @@ class Task(Generic[P, R]):
             expires=stamped.expires,
             max_lost=stamped.max_lost,
             task=self.name if unrouted.task != self.name else None,
+            carried=stamped.carried,
         )
 
     # --- what it needs -----------------------------------------------------------------------
@@ -274,10 +283,32 @@ class Task(Generic[P, R]):
                 if isinstance(entry, OneOf)
             ),
             fair_by=self.fair_by,
+            caps=self._find_caps(),
         )
 
-    def stamp(self, bound: Mapping[str, Any], options: Options) -> Stamp:
-        stamped = stamp(self.shape, self._arguments.for_keys(bound), options)
+    def _find_caps(self) -> tuple[Cap, ...]:
+        given = tuple(self._using.get("caps", ()))
+        instead = {cap.name for cap in given}
+        period = cast("float | None", self._using.get("unique_for", self._unique_for))
+        key = self._using.get("unique_key", self._unique_key)
+        if period is None and "unique_key" in self._using:
+            raise DeclarationError(
+                f"task {self.name!r}: unique_key says nothing without unique_for"
+            )
+        caps = (
+            *(cap for cap in self._caps if cap.name not in instead),
+            *given,
+            *unique(self.name, period, key),
+        )
+        for cap in caps:
+            self._check_key(cap.key, cap.what)
+        return no_rule_twice(caps, f"task {self.name!r}: caps")
+
+    def _stamped(self, bound: Mapping[str, Any], options: Options, text: str) -> Stamp:
+        return stamp(self.shape, self._arguments.for_keys(bound), options, text)
+
+    def stamp(self, bound: Mapping[str, Any], options: Options, text: str) -> Stamp:
+        stamped = self._stamped(bound, options, text)
         if stamped.needs:
             self.app.check_needs(stamped)
         return stamped
@@ -285,8 +316,11 @@ class Task(Generic[P, R]):
     def new_job(self, bound: Mapping[str, Any], parent: str | None) -> NewJob:
         args = self._arguments.encode(bound)
         self.app.check_size(len(args.encode()), f"the arguments of task {self.name!r}")
-        stamped = self.stamp(bound, self._using)
+        stamped = self.stamp(bound, self._using, args)
         return new_job(stamped, self.name, args, self._using, parent)
+
+    def _find_arguments(self, fn: Callable[..., Any]) -> Arguments:
+        return Arguments(fn, self.name, payload=self.payload)
 
     def _use(self, entry: Limit | str) -> Use:
         limit = self.app.find_limit(entry) if isinstance(entry, str) else entry
@@ -359,16 +393,16 @@ class Call(Generic[R_co]):
 
     def submit(self) -> JobHandle[R_co]:
         """Submit this call alone."""
-        return self.task.app.submit_many([self])[0]
+        return self.task.app.submit_call(self)
 
     def new_job(self, parent: str | None = None) -> NewJob:
         """The job this call becomes: stamped, with a new id."""
         return self.task.new_job(self.bound, parent)
 
-    def handle(self, id: str) -> JobHandle[R_co]:
+    def handle(self, done: Submitted) -> JobHandle[R_co]:
         from headgate.handle import JobHandle
 
-        return JobHandle(self.task.app, id, self.task.decode_result)
+        return JobHandle(self.task.app, done.id, self.task.decode_result, done)
 
 
 def make_task(
@@ -390,6 +424,13 @@ def _name_of(fn: Callable[..., Any]) -> str:
     if not name or name == "<lambda>":
         raise DeclarationError(f'{fn!r} has no name of its own: use app.task("name")(…)')
     return name
+
+
+def _too_late(name: str) -> str:
+    return (
+        f"task {name!r} has caps, and whoever submitted this job by name did not know them: a"
+        " worker has to have published the task before. Submit it again now"
+    )
 
 
 def _check_aliases(name: str, aliases: object) -> tuple[str, ...]:

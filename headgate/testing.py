@@ -24,6 +24,7 @@ from headgate.claim import ClaimState
 from headgate.clock import Clock
 from headgate.config import Config
 from headgate.errors import HeadgateError
+from headgate.jobclass import Job, task_of
 from headgate.jobs import Claimed, JobFilter, JobRecord, NewJob, Outcome, Progress, new_id
 from headgate.options import seconds
 from headgate.stores.protocol import Claim, Exchange, NewWorker
@@ -33,6 +34,8 @@ from headgate.worker.execute import run_async, run_sync
 from headgate.worker.outcome import Ending, finish
 
 MEMORY = "sqlite:///:memory:"
+
+AnyTask = Task[..., Any] | type[Job] | str
 
 
 class TestClock(Clock):
@@ -150,9 +153,9 @@ def inline(app: App) -> Generator[None]:
         app.after_submit = before
 
 
-def submitted(app: App, task: Task[..., Any] | str, /, **args: object) -> list[JobRecord]:
+def submitted(app: App, task: AnyTask, /, **args: object) -> list[JobRecord]:
     """The jobs of a task that were submitted with (at least) these arguments, oldest first."""
-    name = task if isinstance(task, str) else task.name
+    name = _name_of(task)
     known = app.tasks.get(name)
     found: list[JobRecord] = []
     after: str | None = None
@@ -162,7 +165,7 @@ def submitted(app: App, task: Task[..., Any] | str, /, **args: object) -> list[J
     return found[::-1]
 
 
-def assert_submitted(app: App, task: Task[..., Any] | str, /, **args: object) -> JobRecord:
+def assert_submitted(app: App, task: AnyTask, /, **args: object) -> JobRecord:
     """Assert that a job of this task was submitted with these arguments; gives the newest.
 
     >>> app = memory_app()
@@ -176,7 +179,7 @@ def assert_submitted(app: App, task: Task[..., Any] | str, /, **args: object) ->
     matching = submitted(app, task, **args)
     if matching:
         return matching[-1]
-    name = task if isinstance(task, str) else task.name
+    name = _name_of(task)
     others = submitted(app, name)
     seen = "".join(f"\n  {record.args[:200]}" for record in others[-10:])
     raise AssertionError(
@@ -185,10 +188,16 @@ def assert_submitted(app: App, task: Task[..., Any] | str, /, **args: object) ->
     )
 
 
-def assert_not_submitted(app: App, task: Task[..., Any] | str, /, **args: object) -> None:
+def assert_not_submitted(app: App, task: AnyTask, /, **args: object) -> None:
     """Assert that no job of this task was submitted with these arguments."""
     if matching := submitted(app, task, **args):
         raise AssertionError(f"{len(matching)} such jobs were submitted: {matching[-1]}")
+
+
+def _name_of(task: AnyTask) -> str:
+    if isinstance(task, str):
+        return task
+    return task_of(task).name if isinstance(task, type) else task.name
 
 
 def _fits(task: Task[..., Any] | None, record: JobRecord, args: dict[str, object]) -> bool:

@@ -57,6 +57,22 @@ class LimitUse:
 
 
 @dataclass(frozen=True, slots=True)
+class CapSpec:
+    """A cap of a task. `key`: an argument's name, `callable=True`, `arguments=True` (all of
+    them together), or none of these. `when_full` is `block` too: who submits waits."""
+
+    name: str
+    max_total: int | None = None
+    max_waiting: int | None = None
+    unique_for: float | None = None
+    key: str | None = None
+    callable: bool = False
+    arguments: bool = False
+    when_full: str = "reject"
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSpec:
     """A task as the catalogue tells it to those who submit by name."""
 
@@ -71,6 +87,10 @@ class TaskSpec:
     fair_by: str | None = None
     fair_callable: bool = False
     payload: bool = False
+    caps: tuple[CapSpec, ...] = ()
+    on_aborted: str | None = None
+    """The task that is told of a job of this one that was lost, cancelled or expired: a job
+    of it is stored together with that end."""
 
 
 @dataclass(frozen=True, slots=True)
