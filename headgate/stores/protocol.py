@@ -22,6 +22,7 @@ from headgate.jobs import (
     JobRecord,
     NewJob,
     Progress,
+    Refusal,
     Retention,
     Routing,
     Submitted,
@@ -237,6 +238,9 @@ class Exchange:
 class Exchanged:
     stale: frozenset[int] = frozenset()
     """Tokens whose finish or progress changed nothing: those attempts are not ours any more."""
+    refused: tuple[tuple[int, Refusal], ...] = ()
+    """Tokens whose finish changed nothing because a job that was to follow did not fit under a
+    cap. The attempt still runs: it is to be finished again, as failed."""
     claimed: tuple[Claimed, ...] = ()
     more: bool = False
     """The budget ended before all lanes were looked at: ask again at once."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headgate.choice import LaneKey
-from headgate.jobs import Claimed, Finish
+from headgate.jobs import Claimed, Finish, Refusal
 from headgate.stores.postgres import leases, submitting
 from headgate.stores.postgres.books import Books
 from headgate.stores.postgres.database import SQL, Database
@@ -31,8 +31,9 @@ class Exchanger:
         found, doubted = self._clear_doubt(exchange.worker)
         told = exchange
         stale: set[int] = set()
+        refused: dict[int, Refusal] = {}
         if not all(_plain(finish) for finish in exchange.finishes):
-            outcome = self._finish_in_full(exchange)
+            outcome = self._finish_in_full(exchange, refused)
             if outcome is None:
                 return _dead(exchange)
             stale |= outcome
@@ -42,9 +43,14 @@ class Exchanger:
             return _dead(exchange)
         # What a lost answer had told already is told again here, and is no news.
         stale = (stale | answer.stale) - doubted
-        return replace(answer, stale=frozenset(stale), claimed=found + answer.claimed)
+        return replace(
+            answer,
+            stale=frozenset(stale),
+            refused=tuple(refused.items()),
+            claimed=found + answer.claimed,
+        )
 
-    def _finish_in_full(self, exchange: Exchange) -> set[int] | None:
+    def _finish_in_full(self, exchange: Exchange, refused: dict[int, Refusal]) -> set[int] | None:
         """Retries, jobs given back, jobs that follow: statement by statement."""
         with self._db.write() as tx:
             # As in `act`: nobody declares this worker dead in the middle.
@@ -56,6 +62,7 @@ class Exchanger:
             stale |= finishing.finish_all(
                 *(tx, exchange.worker, name, exchange.finishes),
                 lambda _, jobs: submitting.submit_all(tx, jobs),
+                refused,
             )
             if tx.freed:
                 tx.ring("work", "room")

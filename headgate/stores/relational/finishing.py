@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headgate.jobs import Failure, Finish, NewJob, Progress
+from headgate.jobs import Failure, Finish, NewJob, Progress, Refusal, Submitted
 from headgate.stores.protocol import Passed
-from headgate.stores.relational import moves
+from headgate.stores.relational import capping, moves, succession
 from headgate.stores.relational.events import record
 from headgate.stores.relational.transaction import Row, Transaction
 
-Submit = Callable[[Transaction, Sequence[NewJob]], object]
+Submit = Callable[[Transaction, Sequence[NewJob]], Sequence[Submitted]]
 """Stores the jobs that follow from an attempt, in the transaction that ends it."""
 
 
@@ -50,10 +50,38 @@ def pass_one(tx: Transaction, worker: str, passed: Passed) -> bool:
 
 
 def finish_all(
-    tx: Transaction, worker: str, name: str, finishes: Sequence[Finish], submit: Submit
-) -> set[int]:
-    """Finish each attempt that is still this worker's; the tokens of the others are stale."""
-    return {finish.token for finish in finishes if not finish_one(tx, worker, name, finish, submit)}
+    tx: Transaction, worker: str, name: str, finishes: Sequence[Finish], submit: Submit,
+    refused: dict[int, Refusal],
+) -> set[int]:  # fmt: skip
+    """Finish each attempt that is still this worker's; the tokens of the others are stale.
+    `refused` gets those whose follow-ups did not fit under a cap: they go on running."""
+    stale: set[int] = set()
+    for finish in finishes:
+        if not any(job.caps for job in finish.followups):
+            if not finish_one(tx, worker, name, finish, submit):
+                stale.add(finish.token)
+            continue
+        tx.run("SAVEPOINT followups")
+        freed = tx.freed.copy()
+        try:
+            if not finish_one(tx, worker, name, finish, submit):
+                stale.add(finish.token)
+        except FollowUpRefused as error:
+            # All or nothing: neither the end of the attempt nor any job that follows from it.
+            tx.run("ROLLBACK TO SAVEPOINT followups")
+            tx.freed.clear()
+            tx.freed.update(freed)
+            refused[finish.token] = error.refusal
+        tx.run("RELEASE SAVEPOINT followups")
+    return stale
+
+
+class FollowUpRefused(Exception):
+    """A job that was to follow from an attempt did not fit under a cap."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.group)
+        self.refusal = refusal
 
 
 def finish_one(tx: Transaction, worker: str, name: str, finish: Finish, submit: Submit) -> bool:
@@ -74,6 +102,7 @@ def finish_one(tx: Transaction, worker: str, name: str, finish: Finish, submit: 
         # Somebody cancelled it while it ran: it does not come back.
         archive(tx, running, name, "cancelled", cancelled, finish.error)
         moves.conclude(tx, job, "cancelled", cancelled, attempt=attempt)
+        _left(tx, running, over=True)
         return True
     if outcome == "returned":
         give_back(tx, running, None)
@@ -93,9 +122,24 @@ def finish_one(tx: Transaction, worker: str, name: str, finish: Finish, submit: 
             moves.schedule(tx, job, again_at, attempt, keeps_place=True, reason="retry")
         else:
             moves.schedule(tx, job, again_at, attempt, keeps_place=False, reason="snoozed")
+    _left(tx, running, over=outcome in ("succeeded", "failed", "cancelled"))
     if finish.followups:
-        submit(tx, finish.followups)
+        for done in submit(tx, finish.followups):
+            if done.refused is not None:
+                raise FollowUpRefused(done.refused)
     return True
+
+
+def _left(tx: Transaction, running: Row, *, over: bool) -> None:
+    """What the end of an attempt means to caps, for jobs that have any."""
+    if running["caps"] is None:
+        return
+    if over:
+        capping.clear(tx, [running["id"]])
+    else:
+        capping.count_again(tx, running["id"], running["caps"])
+    if succession.waits(tx):
+        succession.settle(tx)
 
 
 def leave(tx: Transaction, running: Row, *, lost: bool = False) -> None:
@@ -126,6 +170,7 @@ def give_back(tx: Transaction, running: Row, cancelled: str | None) -> None:
         moves.conclude(tx, job, "cancelled", cancelled, attempt=attempt)
     else:
         moves.back(tx, job, attempt, since=running["ready_at"])
+    _left(tx, running, over=cancelled is not None)
 
 
 def archive(
@@ -177,6 +222,7 @@ def lose(
     leave(tx, running, lost=True)
     archive(tx, running, worker, "lost", reason, None)
     record(tx, "attempt_lost", running["id"], worker, token=token, reason=reason)
+    over = True
     if cancelled is not None:
         moves.conclude(tx, job, "cancelled", cancelled, attempt=attempt)
     elif (
@@ -186,7 +232,9 @@ def lose(
         message = f"lost with its worker {running['max_lost'] + 1} times, last: {reason}"
         moves.conclude(tx, job, "failed", "lost", error=moves.plain_error(message), attempt=attempt)
     else:
+        over = False
         moves.back(tx, job, attempt)
+    _left(tx, running, over=over)
 
 
 def report_progress(tx: Transaction, worker: str, reports: Sequence[Progress]) -> set[int]:

@@ -8,7 +8,7 @@ from typing import Any
 from headgate.errors import JobNotFound, StoreError
 from headgate.jobs import FINAL, AttemptRecord, JobFilter, JobRecord, Retention, State
 from headgate.limits import Needs, split_group
-from headgate.stores.relational import events, moves
+from headgate.stores.relational import capping, events, moves
 from headgate.stores.relational.events import record
 from headgate.stores.relational.transaction import Row, Transaction
 
@@ -107,6 +107,8 @@ def to_record(row: Row) -> JobRecord:
     else:
         state, attempt = "ready", row["q_attempt"] or 0
         reason = "" if row["band"] else "unrouted"
+        if row["held"]:
+            reason = "waiting for a cap"
     started = row["token"] is not None and not row["reserved"]
     return JobRecord(
         id=row["id"],
@@ -199,11 +201,21 @@ def take_out_of_line(tx: Transaction, row: Row) -> bool:
         tx.run(tx.sql.jobs.delete_ready, place).rowcount
         or tx.run(tx.sql.jobs.delete_scheduled, job).rowcount
         or tx.run(tx.sql.jobs.delete_unrouted, job).rowcount
+        or (row["held"] and _take_from_held(tx, row))
     )
     if found:
         tx.run(tx.sql.jobs.unreserve, job)
         tx.ring("work", "room")  # a reservation may have kept others waiting
     return bool(found)
+
+
+def _take_from_held(tx: Transaction, row: Row) -> int:
+    """It stands for another and waits for that one: whoever deletes its mark has it."""
+    mark = {"job": row["n"], "task": capping.HELD}
+    found = tx.run(tx.sql.jobs.delete_unrouted, mark).rowcount
+    if found:
+        tx.run(tx.sql.caps.delete_held, {"job": row["id"]})
+    return found
 
 
 def retry(tx: Transaction, id: str, by: str) -> JobRecord:
@@ -227,6 +239,7 @@ def retry(tx: Transaction, id: str, by: str) -> JobRecord:
         (place,) = tx.numbers("place", 1)
         tx.run(tx.sql.jobs.renew_place, {"job": row["n"], "place": place, "now": tx.now})
         moves.back(tx, row["n"], row["f_attempt"])
+    capping.count_again(tx, row["id"], row["caps"])
     record(tx, "job_retried", id, by)
     tx.ring("work")
     return to_record(job_row(tx, id))
@@ -260,9 +273,10 @@ def prune(tx: Transaction, retention: Retention, limit: int) -> int:
             jobs += [row["job"] for row in tx.rows(tx.sql.prune.prunable, params)]
     if jobs:
         params = {"jobs": json.dumps(jobs)}
-        for sql in (tx.sql.prune.keys, tx.sql.prune.attempts, tx.sql.prune.finished,
-                    tx.sql.prune.jobs):  # fmt: skip
+        for sql in (tx.sql.caps.clear_pruned, tx.sql.prune.keys, tx.sql.prune.attempts,
+                    tx.sql.prune.finished, tx.sql.prune.jobs):  # fmt: skip
             tx.run(sql, params)
+    tx.run(tx.sql.caps.forget, {"now": tx.now})
     if retention.events is not None:
         events.forget(tx, tx.now - retention.events, limit)
     return len(jobs)

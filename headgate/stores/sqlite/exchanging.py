@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from headgate.choice import Chooser
 from headgate.claim import ClaimState
+from headgate.jobs import Refusal
 from headgate.stores.protocol import Exchange, Exchanged
-from headgate.stores.relational import finishing, moves, overriding, registry, routing
+from headgate.stores.relational import finishing, moves, overriding, registry, routing, succession
 from headgate.stores.relational.values import ENDED, Values, WordsCache
 from headgate.stores.sqlite import submitting
 from headgate.stores.sqlite.claiming import grant_all
@@ -27,10 +28,15 @@ def exchange(
         stale = {f.token for f in (*exchange.passed, *exchange.finishes, *exchange.progress)}
         return Exchanged(stale=frozenset(stale), dead=True), []
     stale = finishing.pass_on(tx, exchange.worker, exchange.passed)
-    stale |= finishing.finish_all(tx, exchange.worker, name, exchange.finishes, submitting.submit)
+    refused: dict[int, Refusal] = {}
+    stale |= finishing.finish_all(
+        tx, exchange.worker, name, exchange.finishes, submitting.submit, refused
+    )
     stale |= finishing.report_progress(tx, exchange.worker, exchange.progress)
     lost = reap(tx, liveness, workers)
     seen = glance(tx)
+    if seen["unrouted"] and exchange.claim is not None and succession.waits(tx):
+        succession.settle(tx)
     if seen["version"] == ENDED:
         overriding.end(tx)
         seen = glance(tx)
@@ -49,9 +55,7 @@ def exchange(
                 marks=bool(seen["refused"]),
             )
             claim = values.words.weigh(exchange.claim)
-            chooser = Chooser(
-                line, claim, workers=len(workers) - len(lost) + 1, freed=tx.freed
-            )
+            chooser = Chooser(line, claim, workers=len(workers) - len(lost) + 1, freed=tx.freed)
             unfinished = chooser.run()
             claimed = grant_all(tx, exchange.worker, name, chooser.taken)
             # Room that this claim took again wakes nobody; room that it found no job for wakes
@@ -66,6 +70,7 @@ def exchange(
     recall = exchange.claim is not None and changed(exchange.claim.state, seen)
     answer = Exchanged(
         stale=frozenset(stale),
+        refused=tuple(refused.items()),
         claimed=claimed,
         more=more,
         wake_in=None if exchange.claim is None else wake_in(tx, seen),

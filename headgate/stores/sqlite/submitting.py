@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.jobs import NewJob, Submitted
-from headgate.stores.relational import moves, values
+from headgate.stores.relational import inspecting, moves, values
 from headgate.stores.relational.bodies import cells
+from headgate.stores.relational.capping import HELD, to_text
 from headgate.stores.relational.routing import conflict, digest_of
+from headgate.stores.relational.succession import SUPERSEDED, settle
 from headgate.stores.relational.transaction import Transaction
+from headgate.stores.sqlite.capping import Verdict
 
 
 def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
@@ -22,6 +25,7 @@ def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
 
 
 def _submit_one(tx: Transaction, job: NewJob, n: int) -> Submitted:
+    digest = ""
     if job.idempotency_key is not None:
         digest = digest_of(job.args)
         known = tx.row(tx.sql.submit.idempotent, {"key": job.idempotency_key})
@@ -29,13 +33,15 @@ def _submit_one(tx: Transaction, job: NewJob, n: int) -> Submitted:
             if known["digest"] != digest or own_name(tx, known["task"]) != own_name(tx, job.task):
                 raise conflict(job.idempotency_key, known["id"])
             return Submitted(known["id"], existing=True)
-        tx.run(
-            tx.sql.submit.insert_idempotency,
-            {"key": job.idempotency_key, "job": n, "digest": digest},
-        )
     elif tx.row(tx.sql.submit.id_exists, {"id": job.id}) is not None:
         return Submitted(job.id, existing=True)  # the same submit again, after a lost answer
 
+    verdict = Verdict(tx, job) if job.caps else None
+    if verdict is not None and (verdict.refused or verdict.existing):
+        return Submitted(verdict.existing or job.id, bool(verdict.existing), verdict.refused)
+    if job.idempotency_key is not None:
+        key = {"key": job.idempotency_key, "job": n, "digest": digest}
+        tx.run(tx.sql.submit.insert_idempotency, key)
     due = job.run_at if job.run_at is not None else tx.now + max(0.0, job.delay)
     waits = due > tx.now
     row: dict[str, Any] = {
@@ -48,18 +54,32 @@ def _submit_one(tx: Transaction, job: NewJob, n: int) -> Submitted:
         "expires_at": None if job.expires is None else due + job.expires,
         "idempotency_key": job.idempotency_key,
         "parent": job.parent,
+        "caps": to_text(job.caps),
         "since": tx.now,
     }
     tx.run(tx.sql.submit.insert_job, row)
     for group, value in job.carried:
         values.carry(tx, group, value)
-    if not job.routed:
+    if verdict is not None and verdict.after:
+        _hold(tx, n, job.id, verdict)
+    elif not job.routed:
         tx.run(tx.sql.submit.insert_unrouted, row)
     elif waits:
         moves.schedule(tx, n, due, 0, keeps_place=False, reason="delayed")
     else:
         tx.run(tx.sql.submit.insert_ready, row)
     return Submitted(job.id)
+
+
+def _hold(tx: Transaction, n: int, id: str, verdict: Verdict) -> None:
+    """It stands for others: what can be done about them is done at once."""
+    tx.run(tx.sql.submit.insert_unrouted, {"task": HELD, "n": n})
+    for other, (kind, group) in verdict.after.items():
+        held = {"job": id, "after": other, "kind": kind, "grp": group}
+        tx.run(tx.sql.caps.insert_held, held)
+        if kind == "cancel":
+            inspecting.cancel(tx, other, f"job {id}", SUPERSEDED)
+    settle(tx, id)
 
 
 def own_name(tx: Transaction, task: str) -> str:

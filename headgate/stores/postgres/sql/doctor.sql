@@ -23,6 +23,7 @@ WHERE NOT EXISTS (SELECT 1 FROM headgate.finished f WHERE f.job = j.n)
   AND NOT EXISTS (SELECT 1 FROM headgate.running r WHERE r.job = j.n)
   AND NOT EXISTS (SELECT 1 FROM headgate.scheduled s WHERE s.job = j.n)
   AND NOT EXISTS (SELECT 1 FROM headgate.unrouted u WHERE u.task = j.task AND u.job = j.n)
+  AND NOT EXISTS (SELECT 1 FROM headgate.held h WHERE h.job = j.id)
   AND NOT EXISTS (SELECT 1 FROM headgate.ready q WHERE q.queue = j.queue
       AND q.priority = j.priority AND q.band = j.band AND q.turn = j.turn AND q.lane = j.lane
       AND q.place = j.place AND q.job = j.n)

@@ -2,7 +2,7 @@
 -- another state of it. What depends on the lock is read by later statements.
 -- name: running
 SELECT r.token, r.job, r.worker, r.attempt, r.started_at, r.ready_at, r.slots, r.reserved,
-       j.id::text AS id, j.max_lost
+       j.id::text AS id, j.max_lost, j.caps
 FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
 WHERE r.token = :token FOR UPDATE OF r
 

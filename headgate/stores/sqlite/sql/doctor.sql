@@ -21,6 +21,7 @@ WHERE NOT EXISTS (SELECT 1 FROM finished f WHERE f.job = j.n)
   AND NOT EXISTS (SELECT 1 FROM running r WHERE r.job = j.n)
   AND NOT EXISTS (SELECT 1 FROM scheduled s WHERE s.job = j.n)
   AND NOT EXISTS (SELECT 1 FROM unrouted u WHERE u.task = j.task AND u.job = j.n)
+  AND NOT EXISTS (SELECT 1 FROM held h WHERE h.job = j.id)
   AND NOT EXISTS (SELECT 1 FROM ready q WHERE q.queue = j.queue AND q.priority = j.priority
       AND q.band = j.band AND q.turn = j.turn AND q.lane = j.lane AND q.place = j.place)
 

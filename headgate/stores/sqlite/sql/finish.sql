@@ -1,6 +1,6 @@
 -- name: running
 SELECT r.token, r.job, r.worker, r.attempt, r.started_at, r.ready_at, r.slots, r.reserved,
-       j.id, j.max_lost
+       j.id, j.max_lost, j.caps
 FROM running r JOIN jobs j ON j.n = r.job
 WHERE r.token = :token
 

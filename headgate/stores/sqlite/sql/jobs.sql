@@ -3,7 +3,8 @@ SELECT j.*, NULL AS carried, f.state AS f_state, f.reason AS f_reason, f.result,
        f.at AS f_at, r.token, r.worker, r.attempt AS r_attempt, r.started_at, r.ready_at, r.slots,
        r.progress, r.progress_text, r.overdue, r.released, r.reserved, w.name AS worker_name,
        s.run_at AS s_run_at, s.reason AS s_reason, s.attempt AS s_attempt,
-       q.since, q.attempt AS q_attempt, c.reason AS c_reason
+       q.since, q.attempt AS q_attempt, c.reason AS c_reason,
+       EXISTS (SELECT 1 FROM held h WHERE h.job = j.id) AS held
 
 -- name: tables
 FROM jobs j

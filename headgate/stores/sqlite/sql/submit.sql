@@ -1,8 +1,8 @@
 -- name: insert_job
 INSERT INTO jobs (n, id, task, queue, priority, band, turn, lane, place, args, options, needs,
-                  created_at, run_at, expires, expires_at, max_lost, idempotency_key, parent)
+                  created_at, run_at, expires, expires_at, max_lost, idempotency_key, parent, caps)
 VALUES (:n, :id, :task, :queue, :priority, :band, :turn, :lane, :n, :args, :options, :needs,
-        :created_at, :run_at, :expires, :expires_at, :max_lost, :idempotency_key, :parent)
+        :created_at, :run_at, :expires, :expires_at, :max_lost, :idempotency_key, :parent, :caps)
 
 -- name: insert_ready
 INSERT INTO ready (queue, priority, band, turn, lane, place, job, attempt, since)

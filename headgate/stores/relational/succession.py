@@ -1,0 +1,101 @@
+"""Jobs that stand for another: they enter the line when the other has left.
+
+Who submits under a cap with `replace` or `cancel_running` only notes whom the new job stands for.
+What there is to do about it is done here, by whoever comes along: the submit itself where the
+transaction is ours, the worker that ends the other job, or any worker at its next round trip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headgate.errors import JobNotFound
+from headgate.stores.relational import capping, inspecting, moves
+from headgate.stores.relational.transaction import Row, Transaction
+
+AT_ONCE = 200
+SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """For the record: what became of the other job, and under which cap."""
+
+    kind: str
+    """`cap_replaced` or `cap_cancelled`."""
+    group: str
+
+
+def waits(tx: Transaction) -> bool:
+    return tx.row(tx.sql.caps.some_held) is not None
+
+
+def settle(tx: Transaction, job: str | None = None) -> list[Done]:
+    """Let everybody in whose predecessor has left; of `job` only, if that is given."""
+    done: list[Done] = []
+    by_job: dict[str, list[Row]] = {}
+    # Where many write at once, what somebody else settles just now is passed over.
+    for row in tx.rows(tx.sql.caps.held, {"job": job, "limit": AT_ONCE}):
+        by_job.setdefault(row["job"], []).append(row)
+    for id, rows in by_job.items():
+        done += _settle_one(tx, id, rows)
+    return done
+
+
+def is_held(tx: Transaction, job: str) -> bool:
+    return tx.row(tx.sql.caps.is_held, {"job": job}) is not None
+
+
+def _settle_one(tx: Transaction, id: str, rows: list[Row]) -> list[Done]:
+    done: list[Done] = []
+    places: list[int] = []
+    left = 0
+    for row in rows:
+        try:
+            other = inspecting.job_row(tx, row["after"])
+        except JobNotFound:
+            other = None
+        if other is not None and other["f_state"] is None:
+            if other["token"] is not None:
+                left += 1  # it runs (or starts in a moment): it has not really ended yet
+                continue
+            # It is asked first whom the other stands for: that is whom we wait for from now on.
+            if tx.run(tx.sql.caps.inherit, {"job": id, "after": row["after"]}).rowcount:
+                left += 1
+            if not inspecting.take_out_of_line(tx, other):
+                left += 1
+                continue  # somebody claims or cancels it just now
+            attempt = other["q_attempt"] or other["s_attempt"] or 0
+            moves.conclude(tx, other["n"], "cancelled", SUPERSEDED, attempt=attempt)
+            if other["q_attempt"] is not None:
+                places.append(other["place"])
+        if other is not None:
+            # Whoever asked for its end may have done so when it had ended already.
+            tx.run(tx.sql.moves.delete_cancel, {"job": other["n"]})
+            capping.clear(tx, [row["after"]])
+        tx.run(tx.sql.caps.delete_held_for, {"job": id, "after": row["after"]})
+        kind = "cap_replaced" if row["kind"] == "replace" else "cap_cancelled"
+        done.append(Done(kind, row["grp"]))
+    if not left:
+        _let_in(tx, id, min(places, default=None))
+    return done
+
+
+def _let_in(tx: Transaction, id: str, place: int | None) -> None:
+    try:
+        row = inspecting.job_row(tx, id)
+    except JobNotFound:
+        return
+    # The row that is deleted decides: who was cancelled meanwhile is not there any more.
+    marker = {"task": capping.HELD, "job": row["n"]}
+    if tx.run(tx.sql.jobs.delete_unrouted, marker).rowcount == 0:
+        return
+    if not row["band"]:
+        tx.run(tx.sql.jobs.insert_unrouted, {"task": row["task"], "job": row["n"]})
+    elif row["run_at"] is not None and row["run_at"] > tx.now:
+        moves.schedule(tx, row["n"], row["run_at"], 0, keeps_place=False, reason="delayed")
+    else:
+        if place is not None:
+            tx.run(tx.sql.caps.set_place, {"job": row["n"], "place": place})
+        moves.back(tx, row["n"], 0)
+    tx.ring("work")

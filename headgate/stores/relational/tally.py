@@ -1,0 +1,90 @@
+"""What caps did, as events with a count: one per cap and minute, not one per refusal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from headgate.errors import StoreError
+from headgate.jobs import NewJob, Submitted
+from headgate.stores.relational.events import record
+from headgate.stores.relational.transaction import Transaction
+
+log = logging.getLogger("headgate.store")
+
+MINUTE = 60.0
+PAUSE = 1.0
+"""Seconds in which a process writes down what was refused once at most."""
+
+Key = tuple[str, str, str, int]
+"""Kind, group, rule, cap."""
+
+
+def note(tx: Transaction, kind: str, group: str, count: int, **data: Any) -> None:
+    """So many more of these in this minute."""
+    since = tx.now - tx.now % MINUTE
+    known = tx.row(tx.sql.caps.counted, {"kind": kind, "subject": group, "since": since})
+    # Where many write at once, a row that somebody else writes now is left to it.
+    if known is None:
+        record(tx, kind, group, count=count, **data)
+        return
+    total = json.loads(known["data"])["count"] + count
+    text = json.dumps({**data, "count": total}, ensure_ascii=False)
+    tx.run(tx.sql.caps.count, {"seq": known["seq"], "data": text})
+
+
+class Tally:
+    """The refusals of this process. The first is written down at once, then what comes in a
+    pause together; a process that is killed in one takes its last count with it."""
+
+    def __init__(self, write: Callable[[], AbstractContextManager[Transaction]]) -> None:
+        self._write = write
+        self._lock = threading.Lock()
+        self._counts: dict[Key, int] = {}
+        self._timer: threading.Timer | None = None
+
+    def add(self, jobs: Sequence[NewJob], results: Iterable[Submitted]) -> None:
+        """Count what was not stored. Those who submit without caps never come here."""
+        keys: list[Key] = []
+        for job, result in zip(jobs, results, strict=True):
+            if result.refused is not None:
+                refused = result.refused
+                keys.append(("cap_refused", refused.group, refused.rule, refused.cap))
+            elif job.caps and result.existing and result.id != job.id and not job.idempotency_key:
+                keys.append(("cap_skipped", job.caps[0].group, "", 0))
+        if not keys:
+            return
+        with self._lock:
+            for key in keys:
+                self._counts[key] = self._counts.get(key, 0) + 1
+            if self._timer is not None:
+                return
+            self._timer = threading.Timer(PAUSE, self.flush)
+            self._timer.daemon = True
+            self._timer.start()
+        self._put_down()
+
+    def flush(self) -> None:
+        with self._lock:
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        self._put_down()
+
+    def _put_down(self) -> None:
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        if not counts:
+            return
+        try:
+            with self._write() as tx:
+                for (kind, group, rule, cap), count in sorted(counts.items()):
+                    data = {"rule": rule, "cap": cap} if rule else {}
+                    note(tx, kind, group, count, **data)
+        except StoreError as error:
+            # What was refused is refused, and its caller was told; only the record lacks it.
+            log.warning("refusals by caps could not be recorded: %s (%s)", counts, error)
