@@ -15,7 +15,7 @@ LOOK_BACK = 10_000
 MOST = 2**31 - 1
 
 if TYPE_CHECKING:
-    from headgate.stores.protocol import LimitChange, LimitRecord, SlotRecord
+    from headgate.stores.protocol import EventRecord, LimitChange, LimitRecord, SlotRecord
 
 
 @click.group()
@@ -130,36 +130,51 @@ def release(frame: Frame, group: str, slot_id: int, force: bool) -> None:
 )
 @pass_frame
 def log(frame: Frame, group: str | None, limit: int) -> None:
-    """Who changed which limit, when, from what to what, and why: the latest first."""
+    """Who changed which limit, when, from what to what, and why: the latest first.
+
+    Code that ran on after its lease was lost stands there too: more than the limit may have run.
+    """
     from headgate.cli import data, show
     from headgate.limits import check_group
 
     store = frame.store()
     wanted = None if group is None else check_group(group)
     # Of one group among many changes: look further back than is shown.
-    events = store.events("limit_changed", limit if wanted is None else limit + LOOK_BACK)
-    found = [event for event in events if wanted in (None, event.subject)][:limit]
+    look = limit if wanted is None else limit + LOOK_BACK
+    events = [*store.events("limit_changed", look), *store.events("attempt_overran", look)]
+    events.sort(key=lambda event: event.seq, reverse=True)
+    found = [event for event in events if wanted is None or wanted in _groups(event)][:limit]
     if frame.as_json:
-        frame.print_json({"changes": [data.event(event) for event in found]})
+        told = {"limit_changed": "changes", "attempt_overran": "overruns"}
+        frame.print_json(
+            {
+                name: [data.event(event) for event in found if event.kind == kind]
+                for kind, name in told.items()
+            }
+        )
         return
     if not found:
         show.note("no limit was changed by hand")
         return
     now = store.now()
-    rows = [
-        (
-            show.short(frame, event.at, now),
-            event.subject,
-            _said(
-                event.data.get("old"), event.data.get("old_source"), event.data.get("was_paused")
-            ),
-            _said(event.data.get("new"), event.data.get("new_source"), event.data.get("paused")),
-            event.who,
-            event.data.get("reason", ""),
-        )
-        for event in found
-    ]
+    rows = [(show.short(frame, event.at, now), *_logged(event)) for event in found]
     show.table(frame, ["time", "group", "from", "to", "by", "reason"], rows)
+
+
+def _groups(event: EventRecord) -> list[str]:
+    if event.kind == "attempt_overran":
+        return event.data.get("groups", [])
+    return [event.subject]
+
+
+def _logged(event: EventRecord) -> tuple[str, str, str, str, str]:
+    group, get = ", ".join(_groups(event)) or "-", event.data.get
+    if event.kind == "attempt_overran":
+        why = f"job {event.subject} ran on after its lease was lost"
+        return group, "-", "over-run", event.who, why
+    old = _said(get("old"), get("old_source"), get("was_paused"))
+    new = _said(get("new"), get("new_source"), get("paused"))
+    return group, old, new, event.who, get("reason", "")
 
 
 def _said(value: object, source: object, paused: object) -> str:

@@ -74,6 +74,23 @@ def test_every_change_is_told(headgate: Command, store: Store) -> None:
     assert "too hot" in shown[-1]
 
 
+def test_over_runs_are_told(headgate: Command, store: Store) -> None:
+    publish(store, tenant=2)
+    store.submit([job("mail", "tenant/acme")])
+    hands = Hands(store, "mail")
+    (claimed,) = hands.claim()
+    store.declare_dead(hands.id, "its lease ended")
+    assert store.over_ran(claimed.job, claimed.token, "web-1")
+    told = headgate("doctor")
+    assert told.code == 1
+    assert "over-runs: attempts that ran on" in told.out
+    (overrun,) = headgate("concurrency", "log", "--json").json["overruns"]
+    assert (overrun["subject"], overrun["groups"]) == (claimed.job, ["tenant/acme"])
+    (line,) = headgate("concurrency", "log", "tenant/acme").out.splitlines()[1:]
+    assert f"job {claimed.job} ran on" in line
+    assert headgate("concurrency", "log", "tenant/other").out == ""
+
+
 def test_a_key_can_have_a_limit_of_its_own(headgate: Command, store: Store) -> None:
     publish(store, tenant=2)
     headgate("concurrency", "set", "tenant/acme", "--limit", "9", "--reason", "big")
