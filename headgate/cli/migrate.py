@@ -45,13 +45,16 @@ def migrate(frame: Frame, sql: bool, since: int, grant: tuple[str, ...]) -> None
                 raise click.UsageError(f"--since {since}: this Headgate knows {schema.VERSION}")
             click.echo(schema.script(database.schema, since, grant), nl=False)
             return
-        before, after = schema.migrate(database, grant)
+        found = schema.migrate(database, grant)
     finally:
         database.close()
+    before, after = found.version, schema.VERSION
     if frame.as_json:
         frame.print_json({"schema": database.schema, "before": before, "version": after})
-    elif before == after:
+    elif found.current:
         click.echo(f"schema {database.schema} has version {after} already")
+    elif before == after:
+        click.echo(f"schema {database.schema} has version {after}; its functions were made anew")
     else:
         click.echo(f"schema {database.schema} was version {before} and is now {after}")
     for role in grant:

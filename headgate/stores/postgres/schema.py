@@ -84,6 +84,22 @@ class Found:
     version: int = 0
     functions: str = ""
 
+    @property
+    def current(self) -> bool:
+        return self.version == VERSION and self.functions == digest()
+
+    @property
+    def difference(self) -> str:
+        """How it differs from what this program would make."""
+        if not self.version:
+            return "is missing"
+        if self.version < VERSION:
+            return f"has version {self.version}, older than this Headgate's {VERSION}"
+        return (
+            f"has version {self.version} like this Headgate, but the functions in it are those of"
+            " another release"
+        )
+
 
 def functions() -> list[str]:
     """The scripts that make all functions."""
@@ -150,9 +166,9 @@ def look(connection: Connection, schema: str) -> Found:
     )
 
 
-def migrate(database: Database, roles: Sequence[str] = ()) -> tuple[int, int]:
-    """Bring the schema to this version, and let `roles` work with it. The versions before and
-    after; safe when several processes do it at once."""
+def migrate(database: Database, roles: Sequence[str] = ()) -> Found:
+    """Bring the schema to this version, and let `roles` work with it. What was found before;
+    safe when several processes do it at once."""
     schema = database.schema
     with database.session() as connection:
         try:
@@ -160,7 +176,7 @@ def migrate(database: Database, roles: Sequence[str] = ()) -> tuple[int, int]:
             # Read under the lock: another process may have migrated meanwhile.
             found = look(connection, schema)
             refuse_foreign(database, found)
-            if found.version < VERSION or found.functions != digest():
+            if not found.current:
                 refuse_helpless(database, found)
                 for step in steps(schema, found.version):
                     connection.execute(step.encode())
@@ -171,7 +187,7 @@ def migrate(database: Database, roles: Sequence[str] = ()) -> tuple[int, int]:
             # Not given back with an open transaction: the pool closes it, the server undoes it.
             connection.close()
             raise
-    return found.version, VERSION
+    return found
 
 
 def settle(database: Database) -> None:
@@ -187,10 +203,10 @@ def settle(database: Database) -> None:
     if not found.version:
         refuse_helpless(database, found)
         migrate(database)
-    elif found.version < VERSION or found.functions != digest():
+    elif not found.current:
         raise StoreVersion(
-            f"{database.url} has schema version {found.version}, older than this Headgate"
-            f" ({VERSION}): run `headgate migrate`"
+            f"{database.url}: the schema {database.schema} {found.difference}; run `headgate"
+            " migrate` of the release that all programs are to use"
         )
 
 
@@ -219,9 +235,9 @@ def refuse_foreign(database: Database, found: Found) -> None:
 
 def refuse_helpless(database: Database, found: Found) -> None:
     if not found.may_create:
-        what = "has an older version" if found.version else "is missing"
         raise StoreVersion(
-            f"{database.url}: the schema {database.schema} {what}, and this role may not make it:"
+            f"{database.url}: the schema {database.schema} {found.difference}, and this role may"
+            " not make it:"
             " run `headgate migrate --grant ROLE`, with the name of this role and the url of one"
             " that may create in this database"
         )
