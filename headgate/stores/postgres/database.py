@@ -18,6 +18,7 @@ from psycopg.pq.abc import PGresult
 
 from headgate.clock import Clock
 from headgate.errors import StoreBusy, StoreError, StoreInDoubt, StoreUnavailable
+from headgate.jobs import NewJob
 from headgate.stores.postgres.connection import (
     LOCK_TIMEOUT,
     PATIENCE,
@@ -111,6 +112,12 @@ class Transaction:
         wanted = list(groups)
         if wanted:
             self.run(_LOCK, (wanted,))
+
+    def submit(self, jobs: Sequence[NewJob]) -> None:
+        """Store jobs that follow from what this transaction does."""
+        from headgate.stores.postgres import submitting  # which is written in terms of this
+
+        submitting.submit_all(self, jobs)
 
     def ring(self, *what: str) -> None:
         """Ring these bells once the transaction is committed."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.jobs import Failure, State
+from headgate.stores.relational import aborting
 from headgate.stores.relational.transaction import Transaction
 
 PROMOTED_AT_ONCE = 500
@@ -37,6 +38,8 @@ def conclude(
             **last,
         },
     )
+    if aborting.aborts(state, reason):
+        aborting.tell(tx, job, state, reason)
     tx.ring("done")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.jobs import Routing, Unrouted
 from headgate.limits import band_of, lane_of
-from headgate.stores.relational import moves
+from headgate.stores.relational import moves, values
 from headgate.stores.relational.transaction import Transaction
 
 
@@ -44,7 +44,11 @@ def unrouted(tx: Transaction, tasks: frozenset[str], limit: int) -> list[Unroute
 
 def route(tx: Transaction, routings: Sequence[Routing]) -> int:
     """Put jobs into line. One that somebody else stamped meanwhile is left as it is."""
-    return sum(_route_one(tx, routing) for routing in routings)
+    routed = [routing for routing in routings if _route_one(tx, routing)]
+    carried = {group: value for one in reversed(routed) for group, value in one.carried}
+    for group in sorted(carried):  # in one order, so that no two wait in a circle
+        values.carry(tx, group, carried[group])
+    return len(routed)
 
 
 def _route_one(tx: Transaction, routing: Routing) -> bool:

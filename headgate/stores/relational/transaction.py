@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from headgate.jobs import NewJob
 from headgate.stores.relational.queries import Sql
 
 Params = Mapping[str, Any] | Sequence[Any]
@@ -76,6 +77,10 @@ class Transaction(Protocol):
         Before the first write, and before the statement that reads the sums: what a statement
         sees is as old as its beginning.
         """
+        ...
+
+    def submit(self, jobs: Sequence[NewJob]) -> object:
+        """Store jobs that follow from what this transaction does."""
         ...
 
     def ring(self, *what: str) -> None:

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from headgate.clock import Clock, boot_id
 from headgate.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
+from headgate.jobs import NewJob
 from headgate.stores.sqlite.queries import SQL
 
 Row = sqlite3.Row
@@ -73,6 +74,12 @@ class Transaction:
 
     def lock(self, groups: Iterable[str]) -> None:
         """Nothing to do: whoever writes is alone from its BEGIN to its COMMIT."""
+
+    def submit(self, jobs: Sequence[NewJob]) -> None:
+        """Store jobs that follow from what this transaction does."""
+        from headgate.stores.sqlite import submitting  # which is written in terms of this
+
+        submitting.submit(self, jobs)
 
     def ring(self, *what: str) -> None:
         """Ring these bells once the transaction is committed."""

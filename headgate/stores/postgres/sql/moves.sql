@@ -4,6 +4,11 @@ INSERT INTO headgate.finished (job, state, reason, result, error, attempt, at, t
 VALUES (:job, :state, :reason, :result, :error, :attempt, :at, :token, :outcome, :worker,
         :started_at, :slots)
 
+-- name: who_wants_to_know
+SELECT j.id::text AS id, j.queue, j.priority, j.turn, j.args, c.spec
+FROM headgate.jobs j JOIN headgate.catalogue c ON c.name = j.task
+WHERE j.n = :job AND strpos(c.spec, '"on_aborted":"') > 0
+
 -- name: insert_ready
 SELECT headgate.line_up(:job, :attempt::integer, :since)
 

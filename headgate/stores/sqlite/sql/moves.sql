@@ -4,6 +4,11 @@ INSERT INTO finished (job, state, reason, result, error, attempt, at, token, out
 VALUES (:job, :state, :reason, :result, :error, :attempt, :at, :token, :outcome, :worker,
         :started_at, :slots)
 
+-- name: who_wants_to_know
+SELECT j.id, j.queue, j.priority, j.turn, j.args, c.spec
+FROM jobs j JOIN catalogue c ON c.name = j.task
+WHERE j.n = :job AND instr(c.spec, '"on_aborted":"') > 0
+
 -- name: insert_ready
 INSERT INTO ready (queue, priority, band, turn, lane, place, job, attempt, since)
 SELECT queue, priority, band, turn, lane, place, n, :attempt, :since FROM jobs WHERE n = :job
