@@ -553,6 +553,12 @@ class Store(Protocol):
         ...
 
     def doctor(self, repair: bool = False) -> list[Trouble]: ...
+    def oddities(self, older: float = 60.0) -> list[Trouble]:
+        """What looks wrong though the tables agree: expired leases, overdue attempts, jobs that
+        have waited for more than `older` seconds and could start or that nobody would start,
+        a fleet that disagrees about a limit, what is orphaned."""
+        ...
+
 
     # wake-ups
     def bell(self, what: str) -> Bell:

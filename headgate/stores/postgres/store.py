@@ -39,6 +39,7 @@ from headgate.stores.relational import (
     holding,
     inspecting,
     moves,
+    orphans,
     overriding,
     values,
 )
@@ -199,6 +200,7 @@ class PostgresStore(RelationalStore):
                 moves.promote(tx)
         if slots_due:
             expired_slots = self._sweep_slots()
+            self._sweep_words()
         return Sweep(tuple(lost), sum(lost.values()), expired_jobs, expired_slots)
 
     def _due_for_sweep(self) -> tuple[bool, bool]:
@@ -223,6 +225,23 @@ class PostgresStore(RelationalStore):
                 # been taken since, so what is free is read anew.
                 tx.run(tx.sql.slots.delete_idle, {**idle, "grp": row["grp"]})
         return expired
+
+    def _sweep_words(self) -> None:
+        """Take back what operators said until a time that has passed; note who of those that
+        declare limits and tasks is gone, and forget what nobody declares."""
+        with self._read() as tx:
+            ended = tx.row(tx.sql.limits.some_ended, {"now": tx.now}) is not None
+            due = orphans.mark(tx)
+        if due:
+            with self._write() as tx:
+                due = orphans.mark(tx)
+        if due or ended:
+
+            def tidy(tx: Transaction) -> None:
+                overriding.end(tx)
+                orphans.forget(tx)
+
+            self._alone_with_limits(tidy)
 
     def compact(self) -> None:
         self._compactor.run()

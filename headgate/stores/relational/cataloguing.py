@@ -12,6 +12,7 @@ from headgate.stores.relational.transaction import Transaction
 def publish(tx: Transaction, publication: Publication) -> None:
     """Declare values and tasks. The highest release wins; without one, the last start."""
     values.declare(tx, publication)
+    tx.run(tx.sql.orphans.declared_by, {"declarer": publication.declarer, "at": tx.now})
     for spec in publication.tasks:
         text = msgspec.json.encode(spec).decode()
         for name in (spec.name, *spec.aliases):

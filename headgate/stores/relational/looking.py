@@ -10,7 +10,7 @@ from headgate.choice import LaneKey
 from headgate.claim import Block, Room
 from headgate.limits import Band, Needs, needs_of
 from headgate.stores.protocol import LimitRecord, QueueRecord, Why, WorkerRecord
-from headgate.stores.relational import cataloguing
+from headgate.stores.relational import cataloguing, orphans
 from headgate.stores.relational.inspecting import job_row, to_record
 from headgate.stores.relational.lines import list_lines
 from headgate.stores.relational.routing import unrouted_tasks
@@ -181,5 +181,8 @@ def limits(tx: Transaction) -> list[LimitRecord]:
         for use in (*spec.limits, *(member for members in spec.one_of for member in members))
         if use.key is not None or use.callable
     }
-    records = limit_records(tx, groups(tx)).values()
-    return [replace(r, keyed=True) if r.group in keyed else r for r in records]
+    orphaned = orphans.orphaned_limits(tx)
+    return [
+        replace(record, keyed=record.group in keyed, orphaned=record.group in orphaned)
+        for record in limit_records(tx, groups(tx)).values()
+    ]

@@ -16,6 +16,7 @@ from headgate.stores.protocol import (
     QueueRecord,
     SlotRecord,
     TaskSpec,
+    Trouble,
     Why,
     Words,
     WorkerRecord,
@@ -26,6 +27,7 @@ from headgate.stores.relational import (
     holding,
     inspecting,
     looking,
+    oddities,
     overriding,
     overruns,
     queueing,
@@ -189,6 +191,10 @@ class RelationalStore(ABC):
     def why(self, id: str) -> Why:
         with self._read() as tx:
             return looking.why(tx, lambda tx: registry.records(tx, self._alive), id)
+
+    def oddities(self, older: float = 60.0) -> list[Trouble]:
+        with self._read() as tx:
+            return oddities.find(tx, registry.records(tx, self._alive), older)
 
     def remaining(
         self,

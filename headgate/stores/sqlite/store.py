@@ -31,6 +31,7 @@ from headgate.stores.relational import (
     holding,
     inspecting,
     moves,
+    orphans,
     overriding,
     registry,
     values,
@@ -56,6 +57,7 @@ class SQLiteStore(RelationalStore):
         self._bells = Bells(folder)
         self._liveness = Liveness(folder)
         self._words: values.Words | None = None
+        self._orphans_at = 0.0
         migrate(self._db)
 
     def close(self) -> None:
@@ -160,6 +162,8 @@ class SQLiteStore(RelationalStore):
                 expired_slots=holding.expire(tx),
             )
             overriding.end(tx)
+            if orphans.mark(tx):
+                orphans.forget(tx)
             moves.promote(tx)
             for worker in self._liveness.strays(set(registry.names(tx))):
                 self._liveness.forget(worker)
@@ -178,8 +182,15 @@ class SQLiteStore(RelationalStore):
                 or tx.row(tx.sql.jobs.expiring, {"now": tx.now, "limit": 1}) is not None
                 or tx.row(tx.sql.slots.some_expired, ended) is not None
                 or tx.row(tx.sql.limits.some_ended, {"now": tx.now}) is not None
+                or self._due_for_orphans(tx)
                 or bool(self._liveness.strays(workers))
             )
+
+    def _due_for_orphans(self, tx: Transaction) -> bool:
+        if abs(tx.now - self._orphans_at) < orphans.LOOK_EVERY:
+            return False
+        self._orphans_at = tx.now
+        return orphans.mark(tx)
 
     def compact(self) -> None:
         """Nothing to do: the engine removes dead rows, whoever reads."""

@@ -222,6 +222,13 @@ CREATE TABLE headgate.declared (
     PRIMARY KEY (name, source, declarer)
 );
 
+-- Who declares. `gone`: since when no worker of that name is there.
+CREATE TABLE headgate.declarers (
+    declarer text PRIMARY KEY,
+    at float8 NOT NULL,
+    gone float8
+);
+
 CREATE TABLE headgate.carried (
     grp text COLLATE "C" PRIMARY KEY,
     value integer,
@@ -245,12 +252,14 @@ CREATE TABLE headgate.refused (
     at float8 NOT NULL
 );
 
+-- `gone`: since when no worker that knows the task is there.
 CREATE TABLE headgate.catalogue (
     name text COLLATE "C" PRIMARY KEY,
     task text NOT NULL,
     spec text NOT NULL,
     release text NOT NULL,
-    at float8 NOT NULL
+    at float8 NOT NULL,
+    gone float8
 );
 
 CREATE TABLE headgate.queues (

@@ -1,7 +1,8 @@
 -- name: put
 INSERT INTO catalogue (name, task, spec, release, at) VALUES (:name, :task, :spec, :release, :at)
 ON CONFLICT (name) DO UPDATE
-SET task = excluded.task, spec = excluded.spec, release = excluded.release, at = excluded.at
+SET task = excluded.task, spec = excluded.spec, release = excluded.release, at = excluded.at,
+    gone = NULL
 
 -- name: known
 SELECT task, release FROM catalogue WHERE name = :name

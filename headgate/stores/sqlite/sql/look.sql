@@ -36,3 +36,31 @@ SELECT j.id FROM reservations r JOIN jobs j ON j.n = r.job WHERE r.grp = :grp
 
 -- name: groups
 SELECT grp FROM overrides UNION SELECT grp FROM carried UNION SELECT grp FROM slots
+
+-- name: head
+SELECT q.place, q.since, j.id AS id FROM ready q JOIN jobs j ON j.n = q.job
+WHERE q.queue = :queue AND q.priority = :priority AND q.band = :band AND q.turn = :turn
+  AND q.lane = :lane ORDER BY q.place LIMIT 1
+
+-- name: overdue
+SELECT j.id AS id, j.task, r.overdue, r.started_at, coalesce(w.name, r.worker) AS worker
+FROM running r JOIN jobs j ON j.n = r.job LEFT JOIN workers w ON w.id = r.worker
+WHERE r.overdue <> '' ORDER BY r.started_at LIMIT 100
+
+-- Who stands before it, though it may need nothing of what they do.
+-- name: before
+SELECT count(*) FROM (
+    SELECT 1 FROM ready WHERE queue = :queue AND priority < :priority
+    ORDER BY priority, band, turn, lane, place LIMIT 1001
+) AS found
+
+-- The last that ended well: how long does such a job take? Bounded, whatever there is.
+-- name: durations
+SELECT f.at - f.started_at AS took FROM (
+    SELECT job, at, started_at FROM finished
+    WHERE state = 'succeeded' ORDER BY at DESC LIMIT 500
+) f JOIN jobs j ON j.n = f.job
+WHERE j.task = :task AND f.started_at IS NOT NULL LIMIT 100
+
+-- name: stands_for
+SELECT after AS after, kind, grp FROM held WHERE job = :id LIMIT 1

@@ -195,6 +195,13 @@ CREATE TABLE declared (
     PRIMARY KEY (name, source, declarer)
 ) STRICT, WITHOUT ROWID;
 
+-- Who declares. `gone`: since when no worker of that name is there.
+CREATE TABLE declarers (
+    declarer TEXT PRIMARY KEY,
+    at REAL NOT NULL,
+    gone REAL
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE carried (
     grp TEXT PRIMARY KEY,
     value INTEGER,
@@ -219,12 +226,14 @@ CREATE TABLE refused (
     at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- `gone`: since when no worker that knows the task is there.
 CREATE TABLE catalogue (
     name TEXT PRIMARY KEY,
     task TEXT NOT NULL,
     spec TEXT NOT NULL,
     release TEXT NOT NULL,
-    at REAL NOT NULL
+    at REAL NOT NULL,
+    gone REAL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE queues (

@@ -1,0 +1,138 @@
+"""What looks wrong, though the tables agree: for `doctor` and `concurrency status`.
+
+Every look is bounded: it names what it finds first, not all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from headgate.choice import LaneKey
+from headgate.claim import Block, Room
+from headgate.limits import Band, needs_of
+from headgate.stores.protocol import Trouble, WorkerRecord
+from headgate.stores.relational import orphans
+from headgate.stores.relational.lines import list_lines
+from headgate.stores.relational.transaction import Transaction
+from headgate.stores.relational.values import Values
+
+LANES = 500
+"""Lanes whose first job is looked at."""
+SHOWN = 20
+
+
+def find(tx: Transaction, workers: Sequence[WorkerRecord], older: float) -> list[Trouble]:
+    """What looks wrong; jobs that waited for more than `older` seconds count as waiting long."""
+    return [
+        *_workers(workers),
+        *_overdue(tx),
+        *_waiting(tx, [worker for worker in workers if worker.state != "dead"], older),
+        *_disagreements(tx),
+        *_orphans(tx),
+    ]
+
+
+def _workers(workers: Sequence[WorkerRecord]) -> Iterator[Trouble]:
+    for worker in workers:
+        name = f"worker {worker.name} ({worker.host}, pid {worker.pid})"
+        if worker.state == "dead":
+            yield Trouble(
+                "expired-lease",
+                f"{name} is gone; its {worker.running} attempts are lost and its slots are free at"
+                " the next claim",
+            )
+        elif worker.state == "stalled":
+            yield Trouble("stalled-worker", f"{name} does not answer; it runs {worker.running}")
+
+
+def _overdue(tx: Transaction) -> Iterator[Trouble]:
+    for row in tx.rows(tx.sql.look.overdue)[:SHOWN]:
+        yield Trouble(
+            "overdue-attempt",
+            f"job {row['id']} of task {row['task']} on worker {row['worker']}: {row['overdue']};"
+            " its code could not be stopped and keeps its slots",
+        )
+
+
+def _waiting(tx: Transaction, workers: Sequence[WorkerRecord], older: float) -> Iterator[Trouble]:
+    """Jobs that could start and do not, or that nobody would start."""
+    paused = {row["name"] for row in tx.rows(tx.sql.queues.every) if row["paused"]}
+    room = Room(Values(tx).group)
+    looks, shown = LANES, 0
+    for queue, priorities in list_lines(tx).items():
+        if queue in paused:
+            continue
+        for priority, bands in priorities.items():
+            for text in bands:
+                serving = serving_workers(workers, Band.parse(text).task, queue)
+                free = [worker for worker in serving if worker.running < worker.concurrency]
+                if serving and not free:
+                    continue  # all are busy: waiting is what is to be done
+                where = {"queue": queue, "priority": priority, "band": text}
+                for lane in tx.rows(tx.sql.look.band_lanes, where):
+                    looks -= 1
+                    if looks < 0 or shown >= SHOWN:
+                        return
+                    key = LaneKey(queue, priority, text, lane["turn"], lane["lane"])
+                    trouble = _lane(tx, room, key, free, older)
+                    if trouble is not None:
+                        shown += 1
+                        yield trouble
+                    if not serving:
+                        break  # one of them says it all
+
+
+def _lane(
+    tx: Transaction, room: Room, key: LaneKey, free: Sequence[WorkerRecord], older: float
+) -> Trouble | None:
+    head = tx.row(tx.sql.look.head, key.params())
+    if head is None or head["since"] > tx.now - older:
+        return None
+    task, waited = Band.parse(key.band).task, tx.now - head["since"]
+    job = f"job {head['id']} of task {task} has waited in queue {key.queue} for {waited:,.0f} s"
+    if not free:
+        return Trouble("unserved", f"{job}, and no worker that is there would take it")
+    needs = needs_of(key.band, key.lane)
+    if isinstance(room.plan(needs, key.text), Block):
+        return None
+    groups = ", ".join(dict.fromkeys(need.group for need in needs)) or "nothing"
+    return Trouble(
+        "free-with-waiters",
+        f"{job} though what it needs ({groups}) is free and worker {free[0].name} has room;"
+        f" see headgate jobs why {head['id']}",
+    )
+
+
+def serving_workers(workers: Sequence[WorkerRecord], task: str, queue: str) -> list[WorkerRecord]:
+    """Those that would take a job of this task from this queue."""
+    return [w for w in workers if task in w.tasks and (not w.queues or queue in w.queues)]
+
+
+def _disagreements(tx: Transaction) -> Iterator[Trouble]:
+    values = Values(tx, reservations=False)
+    for name in sorted(values.names()):
+        value = values.of(name)
+        if value.disagree:
+            others = ", ".join(
+                f"{declarer} says {'unlimited' if said is None else said}"
+                for declarer, said in value.disagree[:SHOWN]
+            )
+            declared = "unlimited" if value.declared is None else value.declared
+            yield Trouble(
+                "disagreement", f"limit {name}: {declared} counts by the declarations, but {others}"
+            )
+
+
+def _orphans(tx: Transaction) -> Iterator[Trouble]:
+    for name in sorted(orphans.orphaned_limits(tx))[:SHOWN]:
+        yield Trouble(
+            "orphaned-limit",
+            f"limit {name}: no worker that is there declares it any more; it is forgotten"
+            f" {orphans.FORGET_AFTER / 86400:.0f} days after the last one went, when nothing"
+            " needs it",
+        )
+    for name, gone in list(orphans.orphaned_tasks(tx))[:SHOWN]:
+        yield Trouble(
+            "orphaned-task",
+            f"task {name}: no worker that is there has known it for {tx.now - gone:,.0f} s",
+        )
