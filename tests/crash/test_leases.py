@@ -6,10 +6,11 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from headgate import Worker
+from headgate import App, Context, Worker
 from headgate.worker.board import Board
 from headgate.worker.lease import guard_timeout, must_kill, next_change, stage
 from tests.worker import sample
@@ -280,3 +281,37 @@ def test_embedded_goes_on_under_a_new_id(site: Site) -> None:
         thread.join(20)
     assert not thread.is_alive()
     assert over_runs(site) == [job.id]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_words_after_the_loss_stop_nothing_and_are_counted(tmp_path: Path, ends: bool) -> None:
+    """It ends after the loss and before its worker knows of it, or reports how far it is."""
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+    worker = Worker(app, on_lease_lost="continue")
+    stopped: list[bool] = []
+
+    @app.task
+    def lost(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            (own,) = app.store.workers()
+            app.store.declare_dead(own.id, "its lease ended")
+            if ends:
+                return 1
+            wait_until(lambda: ctx.progress(0.5) or app.store.events("attempt_overran"))
+            until = time.monotonic() + 0.5  # some more of them go out, ten a second
+            wait_until(lambda: ctx.progress(0.6) or time.monotonic() > until)
+            stopped.append(ctx.cancelled)
+        return ctx.attempt
+
+    job = lost.submit()
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        assert job.result(timeout=20) == 2
+        assert [a.outcome for a in app.store.attempts(job.id)] == ["lost", "succeeded"]
+        assert [event.subject for event in app.store.events("attempt_overran")] == [job.id]
+        assert stopped == ([] if ends else [False])
+    finally:
+        worker.stop()
+        thread.join(20)
+        app.close()
