@@ -20,6 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from headgate.app import App
+from headgate.caps import refusal_error
 from headgate.claim import ClaimState
 from headgate.clock import Clock
 from headgate.config import Config
@@ -30,8 +31,8 @@ from headgate.options import seconds
 from headgate.stores.protocol import Claim, Exchange, NewWorker
 from headgate.tasks import Task
 from headgate.worker.attempt import Attempt
-from headgate.worker.execute import run_async, run_sync
-from headgate.worker.outcome import Ending, finish
+from headgate.worker.execute import delay_before_retry, run_async, run_sync
+from headgate.worker.outcome import Ending, finish, refused_followup
 
 MEMORY = "sqlite:///:memory:"
 
@@ -242,7 +243,7 @@ class _Hand:
             os.close(fd)
 
     def drain(self, advance: bool, max_attempts: int) -> Drained:
-        done = Drained()
+        done, quiet = Drained(), 0
         while True:
             got = self.store.exchange(Exchange(self._id, claim=self._claim()))
             if got.unrouted and self._route():
@@ -254,7 +255,10 @@ class _Hand:
                         " submit itself for ever?"
                     )
                 done = done.plus(self._run(claimed))
-            if got.claimed or got.more:
+            quiet = 0 if got.claimed else quiet + 1
+            # Once more when nothing was there: what this look itself brought to an end, by an
+            # expiry, may have left a job that tells of it.
+            if quiet < 2 or got.more:
                 continue
             if not advance or got.wake_in is None:
                 return done
@@ -282,6 +286,12 @@ class _Hand:
         end = finish(claimed.token, ending, None, attempt.allowance(), followups)
         assert end is not None, "an attempt that nobody stopped is ours to finish"
         told = self.store.exchange(Exchange(self._id, finishes=[end]))
+        for token, refusal in told.refused:
+            # What it submitted did not fit under a cap: it fails, as in a worker.
+            error = refusal_error(refusal)
+            delay = delay_before_retry(task, claimed.errors, error)
+            end = refused_followup(token, error, attempt.allowance(), delay)
+            told = self.store.exchange(Exchange(self._id, finishes=[end]))
         if claimed.token in told.stale:
             return "cancelled"
         return end.outcome

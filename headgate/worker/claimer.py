@@ -285,7 +285,9 @@ class Claimer:
         except Exception as error:
             # Not the store's state but something that was sent.
             log.exception("a round trip to the store failed")
-            await self.outbox.send_apart(load, self._worker, self._send)
+            told = await self.outbox.send_apart(load, self._worker, self._send)
+            assert self.runner is not None
+            self.runner.heard((), told)
             return self._refused(error)
         finally:
             self._last = self._loop.time()
@@ -296,6 +298,7 @@ class Claimer:
         assert self.runner is not None
         if claim is not None:
             self.runner.granted_at = sent_at
+        self.runner.heard(load.finishes, answer.refused)
         if answer.dead and self.on_refused is not None:
             self.on_refused(load.finishes)
             lost = []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from headgate.errors import StoreBusy, StoreUnavailable
-from headgate.jobs import Failure, Finish, Progress
+from headgate.jobs import Failure, Finish, Progress, Refusal
 from headgate.stores.protocol import Claim, Exchange, Exchanged
 from headgate.worker.chains import Chains, Sent
 
@@ -52,23 +52,29 @@ class Outbox:
                 del self.progress[token]
         return self._chains.confirmed(load.sent, stale)
 
-    async def send_apart(self, load: Load, worker: str, send: Send) -> None:
+    async def send_apart(
+        self, load: Load, worker: str, send: Send
+    ) -> Sequence[tuple[int, Refusal]]:
         """Something in this load cannot be stored at all. Send each finish alone; the one
-        that fails again is told as a failure, so that it cannot hold up the others."""
+        that fails again is told as a failure, so that it cannot hold up the others. Gives those
+        that are to be finished anew, for what followed from them was refused."""
         self.progress.clear()
+        refused: list[tuple[int, Refusal]] = []
         if load.sent.passed and not await self._send_starts(load, worker, send):
-            return
+            return refused
         for token, finish in load.finishes.items():
             try:
-                await send(Exchange(worker, (finish,)))
+                answer = await send(Exchange(worker, (finish,)))
             except (StoreBusy, StoreUnavailable):
-                return
+                break
             except Exception as error:
                 text = f"its end ({finish.outcome}) cannot be stored: {type(error).__name__}"
                 failure = Failure("HeadgateError", text)
                 self.finishes[token] = Finish(token, "failed", "result", error=failure)
             else:
                 del self.finishes[token]
+                refused += answer.refused
+        return refused
 
     async def _send_starts(self, load: Load, worker: str, send: Send) -> bool:
         """They come first: a finish alone would give slots back that others run in."""

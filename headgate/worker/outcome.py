@@ -111,6 +111,13 @@ def _error(
     return Finish(token, "retry", reason, error=failure, delay=delay)
 
 
+def refused_followup(
+    token: int, error: BaseException, allowance: Allowance, delay: float
+) -> Finish:
+    """The end of an attempt whose code returned, but what it submitted did not fit under a cap."""
+    return _error(token, Ending("raised", delay=delay), allowance, "error", failure_of(error))
+
+
 def _timed_out(stop: Stop, ending: Ending) -> Failure:
     trace = ending.failure.traceback if ending.failure is not None else ""
     return Failure("TimeoutError", stop.reason, trace)

@@ -10,21 +10,30 @@ import asyncio
 import contextvars
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
 from headgate.app import App
+from headgate.caps import refusal_error
 from headgate.codec import visible
 from headgate.errors import HeadgateError, StoreError
-from headgate.jobs import Claimed, Failure, Finish
+from headgate.jobs import Claimed, Failure, Finish, Refusal
 from headgate.worker.attempt import Attempt, Desk
 from headgate.worker.chains import LONGEST_WAIT, Chains, Hold
-from headgate.worker.execute import run_async, run_sync
+from headgate.worker.execute import delay_before_retry, run_async, run_sync
 from headgate.worker.isolated import Cell, Cells
-from headgate.worker.outcome import Ending, Stop, StopKind, failure_of, finish, refused
+from headgate.worker.outcome import (
+    Ending,
+    Stop,
+    StopKind,
+    failure_of,
+    finish,
+    refused,
+    refused_followup,
+)
 from headgate.worker.source import source_of
 
 log = logging.getLogger("headgate.worker")
@@ -77,6 +86,8 @@ class Runner:
         or left the slots standing in which it follows."""
         self.on_over: Callable[[Attempt], None] | None = None
         """Called when the code of an attempt has ended, before its end is told."""
+        self._capped: dict[int, Attempt] = {}
+        """Over as far as their code goes; the store may still refuse what follows from them."""
         self._timers: dict[int, list[asyncio.TimerHandle]] = {}
         self._coroutines: set[asyncio.Task[Any]] = set()
         self._empty = asyncio.Event()
@@ -325,10 +336,31 @@ class Runner:
         )
         if told is not None and told.outcome in self._forgotten:
             told = msgspec.structs.replace(told, keep=False)
+        if told is not None and any(job.caps for job in told.followups):
+            self._capped[attempt.token] = attempt
         self._log(attempt, told)
         self._go_on(attempt.hold, passes=passes)
         if not self.attempts:
             self._empty.set()
+        self._ended(attempt.token, told)
+
+    def heard(self, tokens: Iterable[int], refused: Iterable[tuple[int, Refusal]]) -> None:
+        """The store has answered to these ends, and refused what follows from some."""
+        if self._capped:
+            for token, refusal in refused:
+                self._refuse_followup(self._capped.pop(token), refusal)
+            for token in tokens:
+                self._capped.pop(token, None)
+
+    def _refuse_followup(self, attempt: Attempt, refusal: Refusal) -> None:
+        """It did not fit under a cap, so the attempt has not ended yet: it fails, and is tried
+        again like after any error."""
+        error = refusal_error(refusal)
+        delay = delay_before_retry(attempt.task, attempt.claimed.errors, error)
+        told = refused_followup(attempt.token, error, attempt.allowance(), delay)
+        if told.outcome in self._forgotten:
+            told = msgspec.structs.replace(told, keep=False)
+        self._log(attempt, told)
         self._ended(attempt.token, told)
 
     def _log(self, attempt: Attempt, told: Finish | None) -> None:
