@@ -291,6 +291,9 @@ class SlotRecord:
     """None: lives as long as its worker."""
     job: bool
     overdue: bool = False
+    worker_id: str | None = None
+    lease_ends: float | None = None
+    """What `why` adds: the end of its own lease, else of its worker's, where there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,8 +396,8 @@ class Why:
 
     job: JobRecord
     code: str
-    """scheduled, retry, unrouted, queue-paused, unknown-task, no-worker, limit-full,
-    limit-zero, limit-paused, limit-missing, too-wide, reserved, turn, running,
+    """scheduled, retry, unrouted, cap, queue-paused, unknown-task, no-worker, limit-full,
+    limit-zero, limit-paused, limit-missing, too-wide, reserved, priority, turn, running,
     cancelling, done"""
     groups: tuple[LimitRecord, ...] = ()
     """The groups that block it now."""
@@ -403,8 +406,20 @@ class Why:
     """Jobs before it in its lane (at most 1,000 counted)."""
     ahead_bounded: bool = False
     until: float | None = None
+    """When the cause ends by itself, where it does: due, resumed, the first slot that ends."""
     detail: str = ""
     """By code: who paused the queue and why; the job that reserved; or what is amiss."""
+    before: int = 0
+    """Ready jobs of its queue with a better priority (at most 1,000 counted)."""
+    before_bounded: bool = False
+    turns: int | None = None
+    """Fairness keys that take turns there, its own included (at most 1,000 counted)."""
+    typical: float | None = None
+    """Seconds that a job of its task takes: the median of the last that ended well."""
+    measured: int = 0
+    """Of how many that is."""
+    estimated_start: float | None = None
+    """At the earliest, from `typical`; None: nobody can tell."""
 
 
 @dataclass(frozen=True, slots=True)

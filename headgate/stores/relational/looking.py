@@ -1,24 +1,19 @@
-"""Looking at the whole: queues, why a job waits, what is left for a burst."""
+"""Looking at the whole: queues, limits, what is left for a burst."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from headgate.choice import LaneKey
-from headgate.claim import Block, Room
+from headgate.claim import Room
 from headgate.limits import Band, Needs, needs_of
-from headgate.stores.protocol import LimitRecord, QueueRecord, Why, WorkerRecord
+from headgate.stores.protocol import LimitRecord, QueueRecord
 from headgate.stores.relational import cataloguing, orphans
-from headgate.stores.relational.inspecting import job_row, to_record
 from headgate.stores.relational.lines import list_lines
 from headgate.stores.relational.routing import unrouted_tasks
-from headgate.stores.relational.transaction import Row, Transaction
-from headgate.stores.relational.values import Values, limit_record, limit_records, slot_records
+from headgate.stores.relational.transaction import Transaction
+from headgate.stores.relational.values import Values, limit_records
 
 BOUND = 10_000
-_LANE = ("queue", "priority", "band", "turn", "lane", "place", "n")
 
 
 def queues(tx: Transaction) -> list[QueueRecord]:
@@ -46,84 +41,6 @@ def queues(tx: Transaction) -> list[QueueRecord]:
             )
         )
     return found
-
-
-def why(tx: Transaction, everyone: Callable[[Transaction], Sequence[WorkerRecord]], id: str) -> Why:
-    """Why a job is where it is: the first cause that keeps it from starting."""
-    row = job_row(tx, id)
-    job = to_record(row)
-    if job.done:
-        return Why(job, "done")
-    if job.state == "running":
-        slots = [slot for group in job.groups for slot in slot_records(tx, group)]
-        mine = tuple(slot for slot in slots if slot.token == job.token)
-        return Why(job, "cancelling" if job.cancel_requested else "running", holders=mine)
-    workers = [worker for worker in everyone(tx) if worker.state != "dead"]
-    if job.state == "scheduled":
-        return Why(job, "retry" if job.reason == "retry" else "scheduled", until=job.run_at)
-    if row["reserved"]:
-        worker = row["worker_name"] or row["worker"]
-        return Why(job, "turn", detail=f"worker {worker} has it reserved and starts it next")
-    if not row["band"]:
-        known = any(job.task in worker.tasks for worker in workers)
-        return Why(job, "unrouted", detail="" if known else "no live worker knows the task")
-    ahead = tx.value(tx.sql.jobs.ahead, {column: row[column] for column in _LANE})
-    place = {"ahead": min(ahead, 1000), "ahead_bounded": ahead > 1000}
-    paused = tx.row(tx.sql.queues.paused, {"queue": job.queue})
-    if paused is not None:
-        detail = ": ".join(part for part in (paused["who"], paused["reason"]) if part)
-        return Why(job, "queue-paused", detail=detail, **place)
-    block, groups = blocked_by(tx, job.needs, _lane_text(row), _carried(row))
-    if block is not None:
-        code = {
-            "full": "limit-full", "zero": "limit-zero", "paused": "limit-paused",
-            "missing": "limit-missing", "reserved": "reserved", "too-wide": "too-wide",
-        }[block.cause]  # fmt: skip
-        holders = tuple(slot for group in groups for slot in slot_records(tx, group.group))
-        detail = ""
-        if block.cause == "reserved":
-            detail = tx.value(tx.sql.look.reserver, {"grp": block.group})
-        return Why(job, code, groups=groups, holders=holders, detail=detail or "", **place)
-    if not any(job.task in worker.tasks for worker in workers):
-        detail = "" if workers else "no worker is running"
-        return Why(job, "unknown-task", detail=detail, **place)
-    serving = [
-        w for w in workers if job.task in w.tasks and (not w.queues or job.queue in w.queues)
-    ]
-    if not serving:
-        return Why(job, "no-worker", **place)
-    return Why(job, "turn", detail=_busy(serving), **place)
-
-
-def _lane_text(row: Row) -> str:
-    return LaneKey(row["queue"], row["priority"], row["band"], row["turn"], row["lane"]).text
-
-
-def _carried(row: Row) -> Mapping[str, int | None]:
-    """The values that the job brought, where it is left to the first claim to record them."""
-    return dict(json.loads(row["carried"] or "[]"))
-
-
-def _busy(workers: list[WorkerRecord]) -> str:
-    room = sum(max(0, w.concurrency - w.running) for w in workers)
-    return "" if room else "all workers that could run it are busy"
-
-
-def blocked_by(
-    tx: Transaction, needs: Needs, lane: str, carried: Mapping[str, int | None]
-) -> tuple[Block | None, tuple[LimitRecord, ...]]:
-    """What stands in the way of these needs now, with every group that is part of it."""
-    values = Values(tx, carried=carried)
-    room = Room(values.group)
-    plan = room.plan(needs, lane)
-    if not isinstance(plan, Block):
-        return None, ()
-    names = [n.group for n in needs.all if room.group(n.group).refuses(n.units, lane)]
-    if not names:
-        for members in needs.one_of:
-            if all(room.group(m.group).refuses(m.units, lane) for m in members):
-                names += [m.group for m in members]
-    return plan, tuple(limit_record(tx, values, name) for name in dict.fromkeys(names))
 
 
 def remaining(

@@ -31,6 +31,7 @@ from headgate.stores.relational import (
     overriding,
     overruns,
     queueing,
+    reasons,
     registry,
     routing,
     values,
@@ -190,7 +191,7 @@ class RelationalStore(ABC):
 
     def why(self, id: str) -> Why:
         with self._read() as tx:
-            return looking.why(tx, lambda tx: registry.records(tx, self._alive), id)
+            return reasons.why(tx, lambda tx: registry.records(tx, self._alive), id)
 
     def oddities(self, older: float = 60.0) -> list[Trouble]:
         with self._read() as tx:

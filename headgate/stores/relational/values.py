@@ -318,4 +318,5 @@ def slot_record(tx: Transaction, row: Row) -> SlotRecord:
         expires_at=None if ends is None else tx.now + (ends - tx.boot),
         job=row["job"] is not None,
         overdue=bool(row["overdue"]),
+        worker_id=row["worker"],
     )
