@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import threading
@@ -33,6 +32,7 @@ from headgate.stores.protocol import Publication, Store
 from headgate.storing import astore_all, common_connection, store_all
 from headgate.submit import Stamp
 from headgate.tasks import Call, Task
+from headgate.threads import in_thread
 from headgate.waiting import Watch
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class App(Declaring):
         self.close()
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.__enter__)
+        return await in_thread(self.__enter__)
 
     async def __aexit__(
         self,
@@ -163,7 +163,7 @@ class App(Declaring):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await asyncio.to_thread(self.close)
+        await in_thread(self.close)
 
     # --- what is declared ---------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class App(Declaring):
         self, name: str, payload: object = None, *, strict: bool = False, **options: Unpack[Options]
     ) -> JobHandle[Any]:
         """`submit` for code in an event loop."""
-        what = await asyncio.to_thread(self._prepared, name, payload, strict, options)
+        what = await in_thread(self._prepared, name, payload, strict, options)
         if isinstance(what, Call):
             return await self.asubmit_call(what)
         job, conn = what
@@ -240,7 +240,7 @@ class App(Declaring):
         self, calls: Iterable[Call[R]], *, conn: object = None
     ) -> list[JobHandle[R]]:
         """`submit_many` for code in an event loop."""
-        made, jobs, conn = await asyncio.to_thread(self._made, calls, conn)
+        made, jobs, conn = await in_thread(self._made, calls, conn)
         done = await self.astore_jobs(jobs, conn)
         return [call.handle(one) for call, one in zip(made, done, strict=True)]
 
@@ -281,7 +281,7 @@ class App(Declaring):
             check_no_waits(jobs)
             # Here and not in a thread: the connection belongs to this loop.
             return await astore_all(self.store, jobs, conn)
-        done = await asyncio.to_thread(self._put, jobs)
+        done = await in_thread(self._put, jobs)
         if waits(jobs, done):
             await await_room(self.watch("room"), jobs, done, self._put)
         return done
@@ -303,7 +303,7 @@ class App(Declaring):
 
     async def aget_job(self, id: str) -> JobRecord:
         """`get_job` for code in an event loop."""
-        return await asyncio.to_thread(self.get_job, id)
+        return await in_thread(self.get_job, id)
 
     def slot(
         self,

@@ -5,7 +5,6 @@ The same words as `headgate concurrency` on the command line.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from headgate.config import check_weight
 from headgate.errors import DeclarationError
 from headgate.limits import check_group, check_value
 from headgate.options import seconds
+from headgate.threads import in_thread
 
 if TYPE_CHECKING:
     from headgate.limitfile import Difference
@@ -165,12 +165,12 @@ class Concurrency:
         until: datetime | None = None,
         by: str | None = None,
     ) -> LimitRecord:
-        return await asyncio.to_thread(
+        return await in_thread(
             self.set, group, limit, reason=reason, lasts=lasts, until=until, by=by
         )
 
     async def areset(self, group: str, *, reason: str = "", by: str | None = None) -> LimitRecord:
-        return await asyncio.to_thread(self.reset, group, reason=reason, by=by)
+        return await in_thread(self.reset, group, reason=reason, by=by)
 
     async def apause(
         self,
@@ -181,12 +181,12 @@ class Concurrency:
         until: datetime | None = None,
         by: str | None = None,
     ) -> LimitRecord:
-        return await asyncio.to_thread(
+        return await in_thread(
             self.pause, group, reason=reason, lasts=lasts, until=until, by=by
         )
 
     async def aresume(self, group: str, *, reason: str = "", by: str | None = None) -> LimitRecord:
-        return await asyncio.to_thread(self.resume, group, reason=reason, by=by)
+        return await in_thread(self.resume, group, reason=reason, by=by)
 
     async def aweight(
         self,
@@ -198,18 +198,18 @@ class Concurrency:
         until: datetime | None = None,
         by: str | None = None,
     ) -> LimitRecord:
-        return await asyncio.to_thread(
+        return await in_thread(
             self.weight, group, n, reason=reason, lasts=lasts, until=until, by=by
         )
 
     async def als(self) -> list[LimitRecord]:
-        return await asyncio.to_thread(self.ls)
+        return await in_thread(self.ls)
 
     async def ahistory(self, group: str | None = None, limit: int = HISTORY) -> list[EventRecord]:
-        return await asyncio.to_thread(self.history, group, limit)
+        return await in_thread(self.history, group, limit)
 
     async def aexport_toml(self) -> str:
-        return await asyncio.to_thread(self.export_toml)
+        return await in_thread(self.export_toml)
 
     async def aimport_toml(
         self,
@@ -220,6 +220,6 @@ class Concurrency:
         dry_run: bool = False,
         by: str | None = None,
     ) -> tuple[list[Difference], list[Difference]]:
-        return await asyncio.to_thread(
+        return await in_thread(
             self.import_toml, text, name, exact=exact, dry_run=dry_run, by=by
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cas
 from headgate.codec import plain
 from headgate.errors import Cancel, HeadgateError, WrongConnection
 from headgate.jobs import Claimed, NewJob, Submitted
+from headgate.threads import in_thread
 
 if TYPE_CHECKING:
     from headgate.handle import JobHandle
@@ -164,7 +165,7 @@ class Context:
 
     async def aextend_lease(self, seconds: float) -> None:
         """`extend_lease` for code in an event loop."""
-        await asyncio.to_thread(self.extend_lease, seconds)
+        await in_thread(self.extend_lease, seconds)
 
     # --- being stopped -----------------------------------------------------------------
 
@@ -251,7 +252,7 @@ class Context:
 
     async def asubmit(self, what: Any, /, *args: Any, **kwargs: Any) -> Any:
         """`submit` for code in an event loop."""
-        return await asyncio.to_thread(self.submit, what, *args, **kwargs)
+        return await in_thread(self.submit, what, *args, **kwargs)
 
     # --- saying something --------------------------------------------------------------
 
@@ -309,7 +310,7 @@ class Released:
             ctx._released -= 1
 
     async def __aenter__(self) -> None:
-        await asyncio.to_thread(self.__enter__)
+        await in_thread(self.__enter__)
 
     async def __aexit__(
         self,
@@ -317,7 +318,7 @@ class Released:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        waiting = asyncio.ensure_future(asyncio.to_thread(self.__exit__, kind, error, trace))
+        waiting = asyncio.ensure_future(in_thread(self.__exit__, kind, error, trace))
         try:
             await asyncio.shield(waiting)
         except asyncio.CancelledError:

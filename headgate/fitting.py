@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from headgate.caps import check_waits
 from headgate.jobs import NewJob, Submitted
+from headgate.threads import in_thread
 from headgate.waiting import SAFETY_POLL, Watch, aringing, ringing
 
 Store = Callable[[list[NewJob]], list[Submitted]]
@@ -105,7 +106,7 @@ async def await_room(
     with aringing(watch) as rung:
         while left := line.left():
             rung.clear()
-            line.put(left, await asyncio.to_thread(store, line.jobs(left)))
+            line.put(left, await in_thread(store, line.jobs(left)))
             if left := line.left():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(rung.wait(), line.pause(left))

@@ -15,6 +15,7 @@ from headgate.codec import decoder
 from headgate.context import maybe_current
 from headgate.errors import JobCancelled, JobFailed, WouldDeadlock
 from headgate.jobs import JobRecord, Refusal, State, Submitted
+from headgate.threads import in_thread
 from headgate.waiting import Deadline, aringing, ringing
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class JobHandle(Generic[R_co]):
 
     async def arecord(self) -> JobRecord:
         """`record` for code in an event loop."""
-        return await asyncio.to_thread(self.record)
+        return await in_thread(self.record)
 
     def status(self) -> State:
         """`scheduled`, `ready`, `running`, `succeeded`, `failed` or `cancelled`."""
@@ -79,7 +80,7 @@ class JobHandle(Generic[R_co]):
 
     async def astatus(self) -> State:
         """`status` for code in an event loop."""
-        return await asyncio.to_thread(self.status)
+        return await in_thread(self.status)
 
     def cancel(self, reason: str = "") -> JobRecord:
         """Cancel the job: at once if it waits, else its code is told and stopped if it can be.
@@ -92,7 +93,7 @@ class JobHandle(Generic[R_co]):
 
     async def acancel(self, reason: str = "") -> JobRecord:
         """`cancel` for code in an event loop."""
-        return await asyncio.to_thread(self.cancel, reason)
+        return await in_thread(self.cancel, reason)
 
     def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job's end and give its result, as the type its task is annotated with.
@@ -118,13 +119,13 @@ class JobHandle(Generic[R_co]):
     async def aresult(self, timeout: float | None = None) -> R_co:
         """`result` for code in an event loop; a waiting coroutine occupies no thread."""
         deadline = Deadline(timeout, time.monotonic)
-        record = await asyncio.to_thread(self._look)
+        record = await in_thread(self._look)
         if record.done:
             return self._outcome(record)
         with aringing(self._app.watch("done")) as rung:
             while True:
                 rung.clear()
-                record = await asyncio.to_thread(self._look)
+                record = await in_thread(self._look)
                 if record.done:
                     return self._outcome(record)
                 if deadline.passed:

@@ -16,6 +16,7 @@ from headgate.jobs import new_id
 from headgate.limits import check_group, check_units, check_value
 from headgate.options import seconds
 from headgate.slots import Slot, who
+from headgate.threads import in_thread
 from headgate.waiting import Deadline, aringing, ringing
 
 if TYPE_CHECKING:
@@ -196,4 +197,4 @@ class SlotBlock:
         trace: TracebackType | None,
     ) -> None:
         # Shielded: a cancellation in the middle must not leave the slot held.
-        await asyncio.shield(asyncio.to_thread(self.__exit__, kind, error, trace))
+        await asyncio.shield(in_thread(self.__exit__, kind, error, trace))

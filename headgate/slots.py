@@ -18,6 +18,7 @@ from headgate.handle import is_text
 from headgate.limits import check_group, check_units, check_value
 from headgate.options import seconds
 from headgate.stores.protocol import SlotRecord, SlotRequest
+from headgate.threads import in_thread
 
 if TYPE_CHECKING:
     from headgate.app import App
@@ -161,7 +162,7 @@ class Slots:
         If it is cancelled while the store decides, a slot that was granted is given back.
         """
         taking = asyncio.ensure_future(
-            asyncio.to_thread(
+            in_thread(
                 *(self.try_acquire, group, limit, task_id, worker_id, lease_duration),
                 units=units,
                 waited=waited,
@@ -175,23 +176,23 @@ class Slots:
             if not taking.cancelled() and taking.exception() is None:
                 slot = taking.result()
                 if slot is not None:
-                    await asyncio.to_thread(self.release, slot)
+                    await in_thread(self.release, slot)
             raise
 
     async def arelease(self, slot: Slot) -> bool:
-        return await asyncio.to_thread(self.release, slot)
+        return await in_thread(self.release, slot)
 
     async def aextend_lease(self, slot: Slot, additional: float | timedelta) -> Slot:
-        return await asyncio.to_thread(self.extend_lease, slot, additional)
+        return await in_thread(self.extend_lease, slot, additional)
 
     async def acleanup_expired(self, group: str) -> int:
-        return await asyncio.to_thread(self.cleanup_expired, group)
+        return await in_thread(self.cleanup_expired, group)
 
     async def agroups(self) -> list[str]:
-        return await asyncio.to_thread(self.groups)
+        return await in_thread(self.groups)
 
     async def aget_status(self, group: str) -> ConcurrencyStatus:
-        return await asyncio.to_thread(self.get_status, group)
+        return await in_thread(self.get_status, group)
 
     # --- inside -------------------------------------------------------------------------
 

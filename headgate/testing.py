@@ -30,6 +30,7 @@ from headgate.jobs import Claimed, JobFilter, JobRecord, NewJob, Outcome, Progre
 from headgate.options import seconds
 from headgate.stores.protocol import Claim, Exchange, NewWorker
 from headgate.tasks import Task
+from headgate.threads import in_thread
 from headgate.worker.attempt import Attempt
 from headgate.worker.execute import delay_before_retry, run_async, run_sync
 from headgate.worker.outcome import Ending, finish, refused_followup
@@ -128,7 +129,7 @@ def drain(app: App, *, advance: bool = False, max_attempts: int = 10_000) -> Dra
 
 async def adrain(app: App, *, advance: bool = False, max_attempts: int = 10_000) -> Drained:
     """`drain` for tests that run in an event loop; the jobs run in a loop of their own."""
-    return await asyncio.to_thread(drain, app, advance=advance, max_attempts=max_attempts)
+    return await in_thread(drain, app, advance=advance, max_attempts=max_attempts)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from headgate.errors import ConfigError, HeadgateError
 from headgate.stores import settled
 from headgate.stores.protocol import NewWorker, Registration
+from headgate.threads import in_thread
 from headgate.worker.lease import Lease, Renewer, next_change, stage
 from headgate.worker.options import (
     DEFAULT_CONCURRENCY,
@@ -131,7 +132,7 @@ class Worker:
 
         worker = self._new_worker()
         sent = self.app.clock.boot()
-        registered = await asyncio.to_thread(self.app.store.register, worker)
+        registered = await in_thread(self.app.store.register, worker)
         plan = Plan(
             worker=worker.id,
             name=worker.name,
@@ -162,7 +163,7 @@ class Worker:
             # Code that does not stop keeps its slots: the files stay open until this process
             # ends, and the store takes the slots back then.
             if not work.running:
-                await asyncio.to_thread(self.app.store.unregister, registered.id)
+                await in_thread(self.app.store.unregister, registered.id)
                 for fd in registered.fds:
                     os.close(fd)
         return end

@@ -16,6 +16,7 @@ import msgspec
 from headgate import kernel
 from headgate.errors import Cancel, StaleAttempt, StoreError
 from headgate.jobs import Failure
+from headgate.threads import in_thread
 from headgate.worker.attempt import Attempt
 from headgate.worker.frames import DATA, DIED, ENDED, RUN, STOP, Unpacker, pack
 from headgate.worker.outcome import Ending, Stop
@@ -103,7 +104,7 @@ class Cell:
 
     async def gone(self) -> None:
         """Wait until the warden has ended, and so everything below it."""
-        await asyncio.to_thread(_wait_for_exit, self.pid)
+        await in_thread(_wait_for_exit, self.pid)
 
     # --- what the code asks for ---------------------------------------------------------------
 
@@ -121,11 +122,11 @@ class Cell:
         answer = Answer(said.call, value=True)
         try:
             if said.what == "extend":
-                await asyncio.to_thread(attempt.extend, seconds or 0.0)
+                await in_thread(attempt.extend, seconds or 0.0)
             elif said.what == "release":
-                await asyncio.to_thread(attempt.release)
+                await in_thread(attempt.release)
             else:
-                answer.value = await asyncio.to_thread(attempt.retake, seconds)
+                answer.value = await in_thread(attempt.retake, seconds)
         except (StaleAttempt, Cancel, StoreError) as error:
             kind = "StoreError" if isinstance(error, StoreError) else type(error).__name__
             answer = Answer(said.call, error=kind, text=str(error))
@@ -168,7 +169,7 @@ class Cell:
     async def _after_warden(self) -> None:
         """Somebody killed the warden. Its ward dies with it; what that had started is found
         by the mark in its environment, and the attempt is not over before it is gone."""
-        await asyncio.to_thread(kernel.kill_until_none, lambda: kernel.marked(CELL_MARK, self.mark))
+        await in_thread(kernel.kill_until_none, lambda: kernel.marked(CELL_MARK, self.mark))
 
 
 def _wait_for_exit(pid: int) -> None:

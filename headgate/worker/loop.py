@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from headgate.app import App
 from headgate.errors import StoreError
+from headgate.threads import in_thread
 from headgate.worker import pruner, sweeper
 from headgate.worker.claimer import Claimer
 from headgate.worker.execute import call_hooks
@@ -147,7 +148,7 @@ class WorkLoop:
             return await self._run(ready)
 
     async def _run(self, ready: Callable[[], None]) -> End:
-        await asyncio.to_thread(self._store.publish, self._app.publication(self._plan.name))
+        await in_thread(self._store.publish, self._app.publication(self._plan.name))
         await call_hooks(self._app.hooks.worker_start, "on_worker_start")
         ready()
         claiming = asyncio.create_task(self._claimer.run(), name="headgate-claimer")

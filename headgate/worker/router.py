@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
@@ -10,6 +9,7 @@ from headgate.errors import StoreError
 from headgate.jobs import Routing, Unrouted
 from headgate.stores.protocol import Store
 from headgate.tasks import Task
+from headgate.threads import in_thread
 
 log = logging.getLogger("headgate.worker")
 
@@ -25,7 +25,7 @@ class Router:
         In a thread of its own: key functions are anybody's code and may take their time.
         """
         try:
-            return await asyncio.to_thread(self._route)
+            return await in_thread(self._route)
         except StoreError as error:
             log.warning("jobs could not be routed (%s); trying again", error)
             return False

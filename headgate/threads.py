@@ -1,0 +1,41 @@
+"""Blocking calls from an event loop, each in a thread of its own if need be.
+
+Not `asyncio.to_thread`: its pool has a few threads, which code of the user's shares. A job that
+waits there for its groups would keep the one that holds them from getting a thread to give
+them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MOST = 10_000
+
+
+class _Threads:
+    """Made on need, and made anew in a child: threads do not survive a fork."""
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.pool = ThreadPoolExecutor(_MOST, thread_name_prefix="headgate")
+
+
+_threads = _Threads()
+
+
+async def in_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call `fn` in another thread, in a copy of this context, and wait for it."""
+    context = contextvars.copy_context()
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_threads.pool, lambda: context.run(fn, *args, **kwargs))
