@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         IdempotencyConflict,
         InvalidArguments,
         InvalidKey,
+        IsARate,
         JobCancelled,
         JobFailed,
         JobNotFound,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from headgate.jobclass import Aborted, Job
     from headgate.jobs import Refusal
     from headgate.limits import Limit, OneOf
+    from headgate.rates import Rate
     from headgate.slots import ConcurrencyStatus, Slot, SlotInfo
     from headgate.tasks import Call, Task
     from headgate.worker.embedded import Worker
@@ -70,6 +72,7 @@ __all__ = [
     "IdempotencyConflict",
     "InvalidArguments",
     "InvalidKey",
+    "IsARate",
     "Job",
     "JobCancelled",
     "JobFailed",
@@ -77,6 +80,7 @@ __all__ = [
     "JobNotFound",
     "Limit",
     "OneOf",
+    "Rate",
     "Refusal",
     "Retry",
     "Slot",
@@ -117,6 +121,7 @@ _HOMES = {
         "IdempotencyConflict",
         "InvalidArguments",
         "InvalidKey",
+        "IsARate",
         "JobCancelled",
         "JobFailed",
         "JobNotFound",
@@ -139,6 +144,7 @@ _HOMES = {
     "jobclass": ("Aborted", "Job"),
     "jobs": ("Refusal",),
     "limits": ("Limit", "OneOf"),
+    "rates": ("Rate",),
     "slots": ("ConcurrencyStatus", "Slot", "SlotInfo"),
     "tasks": ("Call", "Task"),
     "worker.embedded": ("Worker",),

@@ -25,6 +25,7 @@ from headgate.jobs import JobRecord, NewJob, Submitted
 from headgate.limits import Limit, split_group
 from headgate.local import local_context
 from headgate.options import Options, check_options, seconds
+from headgate.rates import Pace
 from headgate.slotblock import SlotBlock
 from headgate.slots import Slots, who
 from headgate.stores import open_store, shown
@@ -180,7 +181,9 @@ class App(Declaring):
             release=self.release,
             tasks=tuple(specs.values()),
             code=self._book.code(),
-            file=dict(self.config.limits),
+            file={**self.config.limits, **{n: r.max for n, r in self.config.rates.items()}},
+            code_rates=self._book.code_rates(),
+            file_rates={name: rate.pace for name, rate in self.config.rates.items()},
         )
 
     # --- submit ------------------------------------------------------------------------
@@ -343,6 +346,9 @@ class App(Declaring):
 
     def declared_value(self, group: str) -> tuple[bool, int | None]:
         return self._book.declared_value(split_group(group)[0])
+
+    def declared_pace(self, group: str) -> Pace | None:
+        return self._book.declared_pace(split_group(group)[0])
 
     def require_limit(self, group: str) -> None:
         self._book.require(group, split_group(group)[0])

@@ -11,13 +11,15 @@ follows from that is decided here, the same for every store.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from headgate.limits import Band, Need, Needs
+from headgate.rates import RATE_SLOT, Starts
 
-Cause = Literal["full", "zero", "paused", "missing", "reserved", "too-wide", "share"]
+Cause = Literal["full", "rate", "zero", "paused", "missing", "reserved", "too-wide", "share"]
+"""`rate`: so many have started in its period; nobody holds them, so nobody gives them back."""
 
 PARTIAL: frozenset[Cause | None] = frozenset((None, "reserved", "share"))
 """Causes that hold for one lane or for this claim only: the group itself is open."""
@@ -54,9 +56,25 @@ class Group:
     """What this claim may take here, so that others find something too; None: all."""
     taken: int = 0
     """What it has taken."""
+    starts: Starts | None = None
+    """Of a rate: what has started and still counts. They are among `held`."""
 
     def free(self) -> int:
-        return UNLIMITED if self.value is None else self.value - self.held
+        if self.value is None:
+            return UNLIMITED
+        return self.value - self.held if self.starts is None else self.starts.free(self.held)
+
+    def most(self) -> int:
+        """The units that it has when nobody holds any."""
+        if self.value is None:
+            return UNLIMITED
+        return self.value if self.starts is None else self.starts.pace.at_once(self.value)
+
+    def opens(self, units: int) -> float | None:
+        """When so many units may start, if only the rate keeps them from it now."""
+        if self.starts is None or self.refuses(units) != "rate":
+            return None
+        return self.starts.opens(units, self.held)
 
     def refuses(self, units: int, lane: str | None = None, *, spread: bool = False) -> Cause | None:
         """Why `units` cannot be taken now by `lane`, or None."""
@@ -68,7 +86,9 @@ class Group:
         if free < units:
             if self.value == 0:
                 return "zero"
-            return "too-wide" if self.value is not None and units > self.value else "full"
+            if units > self.most():
+                return "too-wide"
+            return "full" if self.starts is None else "rate"
         # A wide lane that waited too long gathers units here: others may take only what
         # is left beside its reservation, or it would never see enough of them at once.
         if self.reserved_for not in (None, lane) and free - units < self.reserved:
@@ -84,22 +104,30 @@ class Group:
             self.share = freed + -(-max(0, self.free() - freed) // workers)
 
     def take(self, units: int) -> int:
+        """Take so many; the number of the slot, if it is one that can be given back."""
+        self.held += units
+        self.taken += units
+        if self.starts is not None:
+            self.starts.add(units)
+            return RATE_SLOT
         number = 0
         while number in self.numbers:
             number += 1
         self.numbers.add(number)
-        self.held += units
-        self.taken += units
         return number
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One slot of a grant."""
+    """One slot of a grant; or a start under a rate, which is nobody's to give back."""
 
     group: str
     slot: int
     units: int
+
+    @property
+    def given_back(self) -> bool:
+        return self.slot != RATE_SLOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,15 +232,36 @@ class Room:
             tuple(need.group for need in plan[picked_from:]),
         )
 
+    def rated(self, groups: Iterable[str]) -> bool:
+        """Is one of these a rate?"""
+        return any(self.group(name).starts is not None for name in groups)
+
+    def opens(self, needs: Iterable[tuple[str, int]]) -> float | None:
+        """When the first of these (group, units) opens that only a rate keeps shut."""
+        times = [self.group(name).opens(units) for name, units in needs]
+        return min((at for at in times if at is not None), default=None)
+
+    def started(self) -> list[tuple[Group, Starts]]:
+        """The rates of which this claim has granted starts. Where there is no value nothing is
+        counted."""
+        return [
+            (group, group.starts)
+            for group in self._groups.values()
+            if group.starts is not None and group.starts.new and group.value is not None
+        ]
+
     def forget_reservation(self, lane: str) -> None:
         for group in self._groups.values():
             if group.reserved_for == lane:
                 group.reserved_for, group.reserved = None, 0
 
-    def to_reserve(self, needs: Needs, lane: str) -> list[tuple[str, int]]:
+    def to_reserve(self, needs: Needs, lane: str, *, rates: bool = False) -> list[tuple[str, int]]:
         """The groups that a starved lane reserves: all, and one member of each one-of, the
         freest that nobody else has reserved. Empty where gathering units is of no use, because
-        something is shut: they would only lie idle."""
+        something is shut: they would only lie idle.
+
+        A rate and what is held at once are never gathered together: the one comes with time
+        alone, and the other would lie idle until then. `rates` says which of them is wanted."""
 
         def hopeful(need: Need) -> bool:
             return self.group(need.group).refuses(need.units, lane) not in SHUT
@@ -224,7 +273,9 @@ class Room:
         chosen = list(needs.all)
         for members in needs.one_of:
             chosen.append(max((m for m in members if hopeful(m)), key=rank, default=members[0]))
-        return [(n.group, n.units) for n in chosen] if all(map(hopeful, chosen)) else []
+        if not all(map(hopeful, chosen)):
+            return []
+        return [(n.group, n.units) for n in chosen if self.rated([n.group]) == rates]
 
 
 @dataclass(slots=True)
@@ -306,6 +357,8 @@ class ClaimState:
     """How many jobs the last claims asked for, at most."""
     refusals: int = 0
     """Claims in a row that others were quicker than."""
+    opens: float | None = None
+    """When the first rate opens that this search met shut, on the clock of its line."""
     view: object = None
     """What the store saw at the end of the last round trip; see `Claim.fresh`."""
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 from headgate.errors import ConfigError, HeadgateError
 from headgate.jobs import Retention
 from headgate.limits import check_name, check_value, stored_key
+from headgate.rates import Rate, read_rate
 
 T = TypeVar("T")
 
@@ -51,6 +52,7 @@ class Config:
     default_lease: float = DEFAULT_LEASE
     """Seconds: `[concurrency] default_lease_duration_secs`."""
     limits: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
+    rates: Mapping[str, Rate] = field(default_factory=dict[str, Rate])
     queues: Mapping[str, QueueConfig] = field(default_factory=dict[str, QueueConfig])
     weights: Mapping[str, int] = field(default_factory=dict[str, int])
     """Jobs per turn, by fairness key in its stored form."""
@@ -132,7 +134,14 @@ def _merge(file: _Table, path: Path | None, url: str | None, env: Mapping[str, s
     lease = concurrency.take("default_lease_duration_secs", _lease, DEFAULT_LEASE)
     limits_table = concurrency.table("limits")
     limits = {name: limits_table.read(name, _limit(name)) for name in list(limits_table.left)}
-    concurrency.done("default_lease_duration_secs, limits")
+    rates_table = concurrency.table("rates")
+    rates = {name: rates_table.read(name, _rate(name)) for name in list(rates_table.left)}
+    if both := sorted(set(limits) & set(rates)):
+        raise ConfigError(
+            f"{file.file}: {both[0]!r} stands in concurrency.limits and in concurrency.rates:"
+            " a name is a limit or a rate, not both"
+        )
+    concurrency.done("default_lease_duration_secs, limits, rates")
 
     queues_table = file.table("queues")
     queues = {
@@ -149,7 +158,7 @@ def _merge(file: _Table, path: Path | None, url: str | None, env: Mapping[str, s
     if env.get(name):
         lease = _from_env(name, env[name], lambda text: _lease(float(str(text))))
     chosen = url if url is not None else env.get("HEADGATE_URL") or in_file
-    return Config(chosen, lease, limits, queues, weights, retention, path)
+    return Config(chosen, lease, limits, rates, queues, weights, retention, path)
 
 
 def check_queue(table: _Table, name: str) -> str:
@@ -224,6 +233,10 @@ def _limit(name: str) -> Callable[[object], int | None]:
         return None if value == "unlimited" else check_value(value, name)
 
     return read
+
+
+def _rate(name: str) -> Callable[[object], Rate]:
+    return lambda value: read_rate(name, value)
 
 
 def _text(value: object) -> str:

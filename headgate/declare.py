@@ -32,6 +32,7 @@ from headgate.jobclass import Job
 from headgate.jobtask import JobTask
 from headgate.limitbook import LimitBook
 from headgate.limits import Key, Limit, OneOf, stored_key
+from headgate.rates import Rate
 from headgate.tasks import AsyncTask, Isolate, SyncTask, Task, TaskOptions, make_task
 
 if TYPE_CHECKING:
@@ -152,9 +153,29 @@ class Declaring:
         """
         return self._book.declare(Limit(name, max, key=key))
 
+    def rate(
+        self,
+        name: str,
+        max: int | None,
+        *,
+        per: float | timedelta,
+        key: Key = None,
+        burst: int | None = None,
+    ) -> Rate:
+        """Declare a rate: at most `max` units of it may start in any `per` seconds, everywhere.
+
+        >>> api = app.rate("payments-api", 100, per=60)                 # doctest: +SKIP
+
+        It stands among the limits of a task like any other. `burst`: at most so many at once; 1
+        spaces all starts evenly, None allows all `max` of them in one moment.
+        """
+        rate = Rate(name, max, per=per, key=key, burst=burst)
+        self._book.declare(rate)
+        return rate
+
     @property
     def limits(self) -> Mapping[str, Limit]:
-        """The limits declared in this app, by name."""
+        """The limits and rates declared in this app, by name."""
         return self._book.declared
 
     def weight(self, key: object, n: int) -> None:

@@ -24,6 +24,10 @@ class UnknownLimit(DeclarationError):
     """A limit name that exists nowhere: not in code, file, catalogue or override."""
 
 
+class IsARate(DeclarationError):
+    """A rate was used where something is held: a slot of it can be neither taken nor released."""
+
+
 class UnknownTask(HeadgateError):
     """No such task in this app or in the catalogue of the store."""
 

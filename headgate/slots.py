@@ -17,6 +17,7 @@ from headgate.errors import DeclarationError, SlotLost
 from headgate.handle import is_text
 from headgate.limits import check_group, check_units, check_value
 from headgate.options import seconds
+from headgate.rates import refuse_slots
 from headgate.stores.protocol import SlotRecord, SlotRequest
 from headgate.threads import in_thread
 
@@ -141,7 +142,8 @@ class Slots:
             )
             for record in held
         ]
-        active = sum(record.units for record in held)
+        # Of a rate it is the starts of its period: nobody holds them.
+        active = limit.held if limit.pace is not None else sum(record.units for record in held)
         return ConcurrencyStatus(limit.group, limit.value, active, infos)
 
     # --- the same for code in an event loop ---------------------------------------------
@@ -203,6 +205,7 @@ class Slots:
 
     def _carried(self, group: str, passed: int | None) -> tuple[bool, int | None]:
         """What this program says the value is, for a group of which nobody else says it."""
+        refuse_slots(self._app.declared_pace(group), group)
         found, value = self._app.declared_value(group)
         if found:
             return True, value

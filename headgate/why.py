@@ -115,8 +115,16 @@ def _no_worker(why: Why, now: float, names: Names) -> str:
 
 
 def _limit_full(why: Why, now: float, names: Names) -> str:
-    groups = [_full(group, why, now, names) for group in why.groups]
+    groups = [
+        _full(group, why, now, names) if group.pace is None else _rate(group, now)
+        for group in why.groups
+    ]
     return f"The job waits for {'; and for '.join(groups) or 'a limit that is full'}."
+
+
+def _rate_full(why: Why, now: float, names: Names) -> str:
+    """Where both are in the way, limits are told too."""
+    return _limit_full(why, now, names)
 
 
 def _limit_zero(why: Why, now: float, names: Names) -> str:
@@ -212,6 +220,7 @@ _SENTENCES: dict[str, Callable[[Why, float, Names], str]] = {
     "unknown-task": _unknown_task,
     "no-worker": _no_worker,
     "limit-full": _limit_full,
+    "rate-full": _rate_full,
     "limit-zero": _limit_zero,
     "limit-paused": _limit_paused,
     "limit-missing": _limit_missing,
@@ -239,6 +248,34 @@ def _full(group: LimitRecord, why: Why, now: float, names: Names) -> str:
     by = f" by {_and(told)}" if told else ""
     are = "is" if group.held == 1 else "are"
     return f"{group.group}: {group.held:,} of {_value(group)} units {are} held{by}"
+
+
+def pace(group: LimitRecord) -> str:
+    """What a rate allows, as a person would say it."""
+    assert group.pace is not None, "only a rate has a pace"
+    each = f"{_value(group)} starts per {_span(group.pace.per)}"
+    if group.pace.burst is None or (group.value is not None and group.pace.burst >= group.value):
+        return each
+    return f"{each}, {group.pace.burst:,} at once"
+
+
+def _rate(group: LimitRecord, now: float) -> str:
+    told = f"{group.group}: at most {pace(group)}"
+    if group.opens_at is None:
+        return told
+    return f"{told}; the next may start {_in(group.opens_at, now)}"
+
+
+def _span(seconds: float) -> str:
+    """A period as it was declared, more or less.
+
+    >>> _span(1), _span(0.5), _span(60), _span(90), _span(7200), _span(86400)
+    ('1 s', '0.5 s', '60 s', '90 s', '2 h', '24 h')
+    """
+    for length, unit in ((3600, "h"), (60, "min")):
+        if seconds > 2 * length - 1 and seconds % length == 0:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} s"
 
 
 def _holder(slot: SlotRecord, now: float, names: Names) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headgate.choice.ahead import Ahead, groups_of
 from headgate.choice.line import LaneKey, Line, Taken
@@ -60,6 +60,8 @@ class Chooser:
         """Choose what to take; whether the budget ended before the search did."""
         claim, state = self.claim, self.claim.state
         state.claims += 1
+        if not state.unfinished:
+            state.opens = None
         if claim.ageing is not None and state.claims % AGED_CLAIM_EVERY == 0:
             self._take_round(aged=True)
         self._take_round(aged=False)
@@ -86,6 +88,14 @@ class Chooser:
             waited, _ = self.claim.state.waited(f"full {key.text}", head, self.line.boot)
             if waited >= REFUSED_AFTER:
                 self._refused.add(block.group)
+
+    def held_up(self, needs: Iterable[tuple[str, int]]) -> None:
+        """Something cannot start. If a rate is the cause, ask again when it opens: nobody rings
+        then."""
+        state = self.claim.state
+        opens = self.room.opens(needs)
+        if opens is not None and (state.opens is None or opens < state.opens):
+            state.opens = opens
 
     # --- ahead --------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class WaitingLane:
         grant = chooser.room.grant(plan, len(self.needs.all))
         if self.needs.wide:
             chooser.reserver.served(self.key, self.needs)
-        held = ((slot.group, slot.units) for slot in grant.slots)
+        held = ((slot.group, slot.units) for slot in grant.slots if slot.given_back)
         chain = chain_of(self.key.queue, held)
         chooser.ahead.granted(chain, self.task)
         self._taken(Taken(self.key, row, grant, chain))
@@ -58,7 +58,8 @@ class WaitingLane:
         chooser = self.chooser
         plan = chooser.room.plan(self.needs, self.text)
         seconds = chooser.ahead.seconds(self.task)
-        if seconds is not None:
+        # A start under a rate is not passed on from job to job: each needs one of its own.
+        if seconds is not None and not chooser.room.rated(need.group for need in self.needs):
             if self._ways is None:
                 self._ways = list(ways(self.key.queue, self.needs))
             for chain, needs in self._ways:
@@ -84,6 +85,7 @@ class WaitingLane:
         if block.cause == "share":
             chooser.shared = True
             return
+        chooser.held_up((need.group, need.units) for need in self.needs)
         if block.cause in ("full", "reserved"):
             chains = (chain for chain, _ in ways(self.key.queue, self.needs))
             chooser.ahead.found_waiting(block.group, chains)

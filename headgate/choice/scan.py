@@ -87,6 +87,8 @@ class Scan:
             for name in names:
                 if chooser.room.group(name).refuses(1) == "full":
                     chooser.ahead.found_waiting(name, chains)
+        wanted = [*band.all, *(need for members in band.one_of for need in members)]
+        chooser.held_up((name, units) for name, k, units in wanted if not k)
         if not band.wide and not (chooser.watching and block.cause == "full"):
             return
         head = chooser.line.first_of_band(self.queue, self.priority, text)

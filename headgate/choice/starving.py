@@ -19,12 +19,17 @@ class Reserver:
         """A wide lane was met and could not be served."""
         if not needs.wide or block.cause == "share":
             return
+        rates = self._room.rated([block.group])
+        # What comes with time alone comes by itself, to one unit at a time: only who needs more
+        # must gather.
+        if rates and all(n.units == 1 for n in needs if n.group == block.group):
+            return
         line, lane = self._line, key.text
         reserved = self._has(lane, needs)
         waited, since = self._state.waited(lane, head, line.boot)
         if not reserved and waited < RESERVE_AFTER:
             return
-        wanted = self._room.to_reserve(needs, lane)
+        wanted = self._room.to_reserve(needs, lane, rates=rates)
         if not wanted:
             self.served(key, needs)
         elif reserved:

@@ -28,6 +28,7 @@ from headgate.jobs import (
     Submitted,
     Unrouted,
 )
+from headgate.rates import Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,9 @@ class Publication:
     """Limit values declared in code, by name."""
     file: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
     """Limit values declared in the configuration file, by name."""
+    code_rates: Mapping[str, Pace] = field(default_factory=dict[str, Pace])
+    """Of those declared in code, what makes some of them rates."""
+    file_rates: Mapping[str, Pace] = field(default_factory=dict[str, Pace])
 
 
 # --- workers ----------------------------------------------------------------------------------
@@ -342,6 +346,10 @@ class LimitRecord:
     weight: Word | None = None
     orphaned: bool = False
     """It was declared, and no worker that is there declares it any more."""
+    pace: Pace | None = None
+    """It is a rate: `held` counts the starts of its period, and nobody holds them."""
+    opens_at: float | None = None
+    """Of a rate that lets nothing start now: when it lets one unit start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +405,7 @@ class Why:
     job: JobRecord
     code: str
     """scheduled, retry, unrouted, cap, queue-paused, unknown-task, no-worker, limit-full,
-    limit-zero, limit-paused, limit-missing, too-wide, reserved, priority, turn, running,
+    rate-full, limit-zero, limit-paused, limit-missing, too-wide, reserved, priority, turn, running,
     cancelling, done"""
     groups: tuple[LimitRecord, ...] = ()
     """The groups that block it now."""

@@ -9,6 +9,7 @@ import msgspec
 
 from headgate.claim import Group, Room
 from headgate.limits import needs_of
+from headgate.rates import Pace
 from headgate.stores.postgres import arrays
 from headgate.stores.postgres.view import Order
 from headgate.stores.protocol import Exchange
@@ -67,6 +68,7 @@ def parameters(
         arrays.texts(x.lane for x in keys), arrays.numbers(order.places),
         arrays.texts(groups),
         arrays.numbers(_limit(room.group(name)) if room is not None else 0 for name in groups),
+        *_rates(groups, room),
         *(arrays.numbers(column) for column in needs),
         version,
         arrays.numbers(order.jobs),
@@ -89,6 +91,25 @@ def _needs(order: Order) -> tuple[list[str], list[list[int]]]:
             for column, cell in zip(columns, (number, choice, group, need.units), strict=True):
                 column.append(cell)
     return list(groups), columns
+
+
+def _rates(groups: list[str], room: Room | None) -> tuple[str | None, str | None]:
+    """The periods of the groups that are rates, and how many may start at once in each of those
+    that has less than its value for that. Of most round trips nothing."""
+    if room is None or not room.rated(groups):
+        return None, None
+    paces: list[Pace | None] = []
+    bursts: list[int | None] = []
+    for group in map(room.group, groups):
+        # Where there is no value, nothing is counted.
+        starts = group.starts if group.value is not None else None
+        paces.append(None if starts is None else starts.pace)
+        most = group.most()
+        bursts.append(None if starts is None or not most or most == group.value else most)
+    return (
+        arrays.numbers(None if pace is None else pace.per for pace in paces),
+        arrays.numbers(bursts),
+    )
 
 
 def _limit(group: Group) -> int | None:

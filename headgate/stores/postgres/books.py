@@ -13,6 +13,7 @@ from headgate.choice import LaneKey, Taken
 from headgate.choice.ahead import chain_of, groups_of, held_in
 from headgate.jobs import Claimed
 from headgate.limits import Band, needs_of
+from headgate.rates import RATE_SLOT
 from headgate.stores.postgres.database import Database
 from headgate.stores.protocol import Exchange
 from headgate.stores.relational.values import Words, WordsCache
@@ -87,13 +88,15 @@ class Books:
             self._follows[token] = chain
             groups = tuple((group, -1) for group in groups_of(chain))
         else:
-            held = tuple((group, units) for group, _, units in slots)
+            # A start under a rate is spent: there is nothing to give back or to pass on.
+            kept = [cell for cell in slots if cell[1] != RATE_SLOT]
+            held = tuple((group, units) for group, _, units in kept)
             if held:
                 self._held[token] = held
             chain = chain_of(key.queue, held)
-            groups = tuple((group, slot) for group, slot, _ in slots)
-            every = len(needs_of(key.band, key.lane).all) if held else 0
-            picked = tuple(group for group, _ in held[every:])
+            groups = tuple((group, slot) for group, slot, _ in kept)
+            every = len(needs_of(key.band, key.lane).all) if slots else 0
+            picked = tuple(group for group, _, _ in slots[every:])
         return Claimed(
             job=job,
             token=token,

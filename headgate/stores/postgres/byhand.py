@@ -8,6 +8,7 @@ step in a transaction.
 from __future__ import annotations
 
 from headgate.claim import RESERVE_AFTER
+from headgate.rates import refuse_slots
 from headgate.stores.postgres import arrays
 from headgate.stores.postgres.database import SQL, Database
 from headgate.stores.protocol import SlotRecord, SlotRequest
@@ -23,6 +24,7 @@ class Undecided(Exception):
 def take(database: Database, group: str, request: SlotRequest, words: Words) -> SlotRecord | None:
     """One slot, if there is room now."""
     said = words.of(group)
+    refuse_slots(said.pace, group)
     if said.paused:
         raise Undecided
     params = {

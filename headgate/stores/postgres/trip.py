@@ -238,6 +238,9 @@ class RoundTrip:
         if claim is None or view is None:
             return Exchanged(stale=frozenset(stale))
         times = [t for t in (view.seen.next_due, view.seen.next_end) if t is not None]
+        if claim.state.opens is not None:
+            # Others wait for the same moment: what was seen a while ago must not make us late.
+            times.append(claim.state.opens - view.age)
         wake_in = max(0.0, min(times) - view.seen.now) if times else None
         if act.contended or act.refused:
             # Others are at work in the same groups: again at once, but not in step with them.

@@ -16,6 +16,7 @@ import msgspec
 from headgate.choice import LaneKey, Lines, Row
 from headgate.claim import Group
 from headgate.limits import Need, needs_of
+from headgate.rates import Pace, Starts
 from headgate.stores.postgres.database import SQL, Transaction
 from headgate.stores.relational.reserving import Reservations
 from headgate.stores.relational.values import Words, carry
@@ -98,6 +99,7 @@ class Seen(msgspec.Struct):
     turns: list[Turns]
     lanes: list[Lane]
     held: dict[str, int] | None = None
+    starts: dict[str, list[tuple[float, int]]] | None = None
     next_due: float | None = None
     next_end: float | None = None
     unrouted: bool = False
@@ -229,10 +231,12 @@ class ViewLine:
         seen += [Lane(-1, turn, *(row[cell] for cell in cells)) for row in rows]
         needs = [need for row in rows for need in needs_of(band, row["lane"])]
         groups = {need.group for need in needs} - set(self._groups)
-        held = self._view.seen.held or {}
+        held, starts = self._view.seen.held or {}, self._view.seen.starts or {}
         for row in self._rows("held", {"groups": sorted(groups)}):
             held[row["grp"]] = row["held"]
-        self._view.seen.held = held
+            if row["starts"] is not None:
+                starts[row["grp"]] = row["starts"]
+        self._view.seen.held, self._view.seen.starts = held, starts
 
     def heads(self, key: LaneKey, after: int, limit: int) -> Sequence[Row]:
         """As many as there are, told apart only by their number: which ones they are is found
@@ -304,7 +308,11 @@ class ViewLine:
         return Group(
             name, limit, paused=value.paused, missing=missing, held=held,
             some_key_open=name in self._words.open_keys, reserved_for=lane, reserved=units,
+            starts=None if value.pace is None else self._starts(name, value.pace, limit),
         )  # fmt: skip
+
+    def _starts(self, name: str, pace: Pace, value: int | None) -> Starts:
+        return Starts(pace, value, self.boot, (self._view.seen.starts or {}).get(name, ()))
 
     def _carried(self, name: str) -> tuple[int | None, bool]:
         """Nobody declares this group: the first claimer that meets it records what its job

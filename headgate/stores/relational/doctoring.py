@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from headgate.rates import RATE_SLOT
 from headgate.stores.protocol import Trouble
 from headgate.stores.relational import moves, overruns
 from headgate.stores.relational.finishing import lose
@@ -80,7 +81,7 @@ def _hold_again(tx: Transaction, token: int) -> None:
     held = {(row["grp"], row["slot"]) for row in rows}
     kept: list[tuple[str, int, int]] = []
     for group, slot, units in json.loads(running["slots"]):
-        if (group, slot) in held:
+        if (group, slot) in held or slot == RATE_SLOT:
             kept.append((group, slot, units))
             continue
         number: int = tx.value(tx.sql.slots.next_free, {"grp": group})

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.jobs import Failure, Finish, NewJob, Progress, Refusal, Submitted
+from headgate.rates import RATE_SLOT
 from headgate.stores.protocol import Passed
 from headgate.stores.relational import capping, moves, succession
 from headgate.stores.relational.events import record
@@ -160,7 +161,8 @@ def leave(tx: Transaction, running: Row, *, lost: bool = False) -> None:
             gone = tx.run(tx.sql.finish.free_slots, params).rowcount
         # None: they were passed on, and somebody runs in them.
         if gone:
-            tx.freed.update({group: units for group, _, units in json.loads(running["slots"])})
+            cells = json.loads(running["slots"])
+            tx.freed.update({group: units for group, slot, units in cells if slot != RATE_SLOT})
 
 
 def give_back(tx: Transaction, running: Row, cancelled: str | None) -> None:

@@ -7,6 +7,7 @@ import json
 from headgate.claim import RESERVATION_BY_HAND, RESERVE_AFTER, Block, Grant, Room
 from headgate.errors import StaleAttempt, StoreError, TooWide, UnknownLimit
 from headgate.limits import Need, Needs, check_group, split_group
+from headgate.rates import RATE_SLOT, refuse_slots
 from headgate.stores.protocol import SlotRecord, SlotRequest
 from headgate.stores.relational.events import record
 from headgate.stores.relational.reserving import Reservations
@@ -21,7 +22,9 @@ def take(
     group = check_group(request.group)
     if request.carries_limit:
         carry(tx, group, request.limit)
-    room = Room(Values(tx, words).group)
+    values = Values(tx, words)
+    refuse_slots(values.of(group).pace, group)
+    room = Room(values.group)
     state = room.group(group)
     if state.missing:
         raise UnknownLimit(
@@ -111,6 +114,7 @@ def drop(tx: Transaction, group: str, slot: int, token: int | None, by: str) -> 
     if tx.run(tx.sql.slots.drop, params).rowcount == 0:
         return False
     if token is None:
+        refuse_slots(Values(tx).of(group).pace, group)
         record(tx, "slot_released", group, by, slot=slot, holder=row["holder"], token=row["token"])
     tx.ring("work", "room")
     return True
@@ -172,7 +176,7 @@ def release(tx: Transaction, token: int) -> bool:
 def groups_of(tx: Transaction, token: int) -> list[str]:
     """The groups that an attempt holds, or held before it released them."""
     running = _attempt(tx, tx.sql.slots.groups_of_attempt, token)
-    return [group for group, _, _ in json.loads(running["slots"])]
+    return [group for group, slot, _ in json.loads(running["slots"]) if slot != RATE_SLOT]
 
 
 def retake(tx: Transaction, token: int, waited: float) -> bool:
@@ -182,7 +186,10 @@ def retake(tx: Transaction, token: int, waited: float) -> bool:
     running = _attempt(tx, tx.sql.slots.attempt, token)
     if not running["released"]:
         return True
-    held: list[tuple[str, int, int]] = json.loads(running["slots"])
+    cells: list[tuple[str, int, int]] = json.loads(running["slots"])
+    # The start that a rate gave it is spent, and is not asked for again.
+    held = [cell for cell in cells if cell[1] != RATE_SLOT]
+    started = [cell for cell in cells if cell[1] == RATE_SLOT]
     room = Room(Values(tx).group)
     needs = Needs(tuple(Need(*split_group(group), units) for group, _, units in held))
     grant = take_in_line(tx, room, needs, f"again\x1f{token}", waited)
@@ -195,7 +202,8 @@ def retake(tx: Transaction, token: int, waited: float) -> bool:
             holder=running["id"], worker_name=name, units=slot.units,
             job=running["job"], worker=running["worker"],
         )  # fmt: skip
-    text = json.dumps([[s.group, s.slot, s.units] for s in grant.slots], ensure_ascii=False)
+    again = [*started, *((s.group, s.slot, s.units) for s in grant.slots)]
+    text = json.dumps(again, ensure_ascii=False)
     tx.run(tx.sql.slots.mark_retaken, {"token": token, "slots": text})
     return True
 

@@ -8,6 +8,7 @@ from typing import Any
 from headgate.errors import JobNotFound, StoreError
 from headgate.jobs import FINAL, AttemptRecord, JobFilter, JobRecord, Retention, State
 from headgate.limits import Needs, split_group
+from headgate.rates import RATE_SLOT
 from headgate.stores.relational import capping, events, moves
 from headgate.stores.relational.events import record
 from headgate.stores.relational.transaction import Row, Transaction
@@ -130,7 +131,7 @@ def to_record(row: Row) -> JobRecord:
         attempt=attempt,
         token=row["token"] if started else None,
         worker=(row["worker_name"] or row["worker"]) if started else None,
-        groups=tuple(group for group, _, _ in json.loads(slots)),
+        groups=tuple(group for group, slot, _ in json.loads(slots) if slot != RATE_SLOT),
         progress=row["progress"],
         progress_text=row["progress_text"] or "",
         cancel_requested=row["c_reason"] is not None,

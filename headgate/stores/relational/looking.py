@@ -77,7 +77,7 @@ def shut_off(room: Room, needs: Needs) -> bool:
 
     def shut(group: str, units: int) -> bool:
         state = room.group(group)
-        fits = state.value is None or units <= state.value
+        fits = units <= state.most()
         return state.paused or state.missing or not fits
 
     if any(shut(need.group, need.units) for need in needs.all):

@@ -18,6 +18,7 @@ from headgate.claim import Block, Room
 from headgate.jobs import JobRecord
 from headgate.limits import Needs
 from headgate.stores.protocol import LimitRecord, SlotRecord, Why, WorkerRecord
+from headgate.stores.relational import rating
 from headgate.stores.relational.inspecting import job_row, to_record
 from headgate.stores.relational.lines import list_lines
 from headgate.stores.relational.oddities import serving_workers
@@ -29,6 +30,7 @@ ENOUGH = 3
 """So many ends of a task at least, and its next may be estimated from them."""
 CODES: Mapping[str, str] = {
     "full": "limit-full",
+    "rate": "rate-full",
     "zero": "limit-zero",
     "paused": "limit-paused",
     "missing": "limit-missing",
@@ -109,6 +111,10 @@ def _blocked(
         # When the first of those slots ends by itself, if any does.
         until = min((s.expires_at for s in held if not s.job and s.expires_at), default=None)
         place |= _estimate_full(tx, job, groups, held, place["ahead"])
+    elif block.cause == "rate":
+        opened = [rating.opens(group, place["ahead"]) for group in groups]
+        until = max((group.opens_at for group in groups if group.opens_at), default=None)
+        place |= {"estimated_start": max((at for at in opened if at is not None), default=None)}
     elif block.cause == "paused":
         ends = [group.pause.until for group in groups if group.pause is not None]
         until = max((end for end in ends if end is not None), default=None)

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 
 from headgate.claim import Group
 from headgate.limits import split_group
+from headgate.rates import Pace
 from headgate.stores.protocol import Claim, LimitRecord, Publication, SlotRecord, Word
+from headgate.stores.relational import rating
 from headgate.stores.relational.transaction import Row, Transaction
 
 
@@ -30,6 +32,8 @@ class Value:
     disagree: tuple[tuple[str, int | None], ...] = ()
     override: Word | None = None
     pause: Word | None = None
+    pace: Pace | None = None
+    """It is a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +64,17 @@ class Words:
         declarations = self.declared.get(name, ())
         value, source, declared = None, "none", None
         disagree: tuple[tuple[str, int | None], ...] = ()
+        pace: Pace | None = None
         if declarations:
             first = declarations[0]
+            pace = rating.pace_of(first)
             value = declared = first["value"]
             source = first["source"]
             disagree = tuple(
                 (row["declarer"], row["value"])
                 for row in declarations
-                if row["source"] == source and row["value"] != declared
+                if row["source"] == source
+                and (row["value"] != declared or rating.pace_of(row) != pace)
             )
         override = self.limits.get(group)
         pause = self.pauses.get(group)
@@ -76,7 +83,7 @@ class Words:
             pause = pause or self.pauses.get(name)
         if override is not None:
             value, source = override.value, "override"
-        return Value(value, source, pause is not None, declared, disagree, override, pause)
+        return Value(value, source, pause is not None, declared, disagree, override, pause, pace)
 
 
 ENDED = -1
@@ -191,7 +198,10 @@ class Values:
         tx = self._tx
         value = self.of(group)
         held, numbers, ended = 0, set[int](), False
-        for row in self.holders(group):
+        rows = self.holders(group)
+        if value.pace is not None:
+            rows = rating.of_this_boot(tx, group, rows, value.pace)
+        for row in rows:
             if lives(tx, row):
                 held += row["units"]
                 numbers.add(row["slot"])
@@ -203,6 +213,9 @@ class Values:
             params = {"grp": group, "now": tx.now, "boot": tx.boot, "boot_id": tx.boot_id}
             tx.run(tx.sql.limits.drop_ended, params)
         reservation = self.reservation(group)
+        starts = None
+        if value.pace is not None:
+            starts = rating.starts(tx, rows, value.pace, value.value)
         return Group(
             group,
             value.value,
@@ -213,6 +226,7 @@ class Values:
             numbers=numbers,
             reserved_for=None if reservation is None else reservation["lane"],
             reserved=0 if reservation is None else reservation["units"],
+            starts=starts,
         )
 
     def reservation(self, group: str) -> Row | None:
@@ -235,8 +249,12 @@ def release_key(release: str) -> list[int]:
 def declare(tx: Transaction, publication: Publication) -> None:
     """Replace what this declarer said before."""
     tx.run(tx.sql.limits.undeclare, {"declarer": publication.declarer})
-    for source, values in (("code", publication.code), ("file", publication.file)):
+    for source, values, rates in (
+        ("code", publication.code, publication.code_rates),
+        ("file", publication.file, publication.file_rates),
+    ):
         for name, value in values.items():
+            pace = rates.get(name)
             tx.run(
                 tx.sql.limits.declare,
                 {
@@ -244,6 +262,8 @@ def declare(tx: Transaction, publication: Publication) -> None:
                     "source": source,
                     "declarer": publication.declarer,
                     "value": value,
+                    "per": None if pace is None else pace.per,
+                    "burst": None if pace is None else pace.burst,
                     "release": publication.release,
                     "at": tx.now,
                 },
@@ -262,7 +282,15 @@ def carry(tx: Transaction, group: str, value: int | None) -> None:
 
 def limit_record(tx: Transaction, values: Values, group: str) -> LimitRecord:
     value = values.of(group)
+    if value.pace is not None:
+        return rating.describe(tx, _limit_record(tx, values, group, value, ()), values.group(group))
     slots = [row for row in values.holders(group) if lives(tx, row)]
+    return _limit_record(tx, values, group, value, slots)
+
+
+def _limit_record(
+    tx: Transaction, values: Values, group: str, value: Value, slots: Sequence[Row]
+) -> LimitRecord:
     reservation = values.reservation(group)
     return LimitRecord(
         group=group,
@@ -278,6 +306,7 @@ def limit_record(tx: Transaction, values: Values, group: str) -> LimitRecord:
         override=value.override,
         pause=value.pause,
         weight=values.words.weights.get(group),
+        pace=value.pace,
     )
 
 
@@ -294,8 +323,9 @@ def limit_records(tx: Transaction, groups: Iterable[str]) -> dict[str, LimitReco
 
 
 def slot_records(tx: Transaction, group: str) -> list[SlotRecord]:
+    """Who holds something of the group. Starts under a rate are held by nobody."""
     rows = tx.rows(tx.sql.limits.slots_of_group, {"grp": group})
-    return [slot_record(tx, row) for row in rows if lives(tx, row)]
+    return [slot_record(tx, row) for row in rows if lives(tx, row) and not rating.is_start(row)]
 
 
 def lives(tx: Transaction, row: Row) -> bool:

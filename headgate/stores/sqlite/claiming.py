@@ -8,6 +8,7 @@ from typing import Any
 
 from headgate.choice import Taken
 from headgate.choice.ahead import held_in
+from headgate.claim import Room
 from headgate.jobs import Claimed
 from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.queries import Queries
@@ -38,8 +39,9 @@ def grant_all(
         slots += [
             (s.group, s.slot, token, row["id"], row["job"], worker, worker_name, s.units, tx.now)
             for s in grant.slots
+            if s.given_back
         ]
-        groups = tuple((s.group, s.slot) for s in grant.slots)
+        groups = tuple((s.group, s.slot) for s in grant.slots if s.given_back)
         if one.reserved:
             groups = tuple((group, -1) for group, _ in held_in(one.chain))
         errors, lost = _history(tx, row["job"]) if row["attempt"] else (0, 0)
@@ -68,6 +70,24 @@ def grant_all(
     tx.many(Q.insert_running, running)
     tx.many(Q.insert_slot, slots)
     return tuple(claimed)
+
+
+def note_starts(tx: Transaction, room: Room) -> None:
+    """Write down what this claim has started under rates: in one row for each group, or in one
+    of a moment ago, which then counts as long as its last start does."""
+    for group, starts in room.started():
+        params = {
+            "grp": group.name,
+            "units": starts.new,
+            "ends": tx.boot + starts.pace.per,
+            "step": starts.pace.step,
+            "now": tx.now,
+            "boot": tx.boot,
+            "boot_id": tx.boot_id,
+        }
+        if tx.run(Q.merge_starts, params).rowcount == 0:
+            slot = min(set(range(len(group.numbers) + 1)) - group.numbers)
+            tx.run(Q.insert_starts, {**params, "slot": slot, "token": tx.next("token", 1)})
 
 
 def _history(tx: Transaction, job: int) -> tuple[int, int]:

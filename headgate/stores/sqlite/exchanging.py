@@ -9,7 +9,7 @@ from headgate.stores.protocol import Exchange, Exchanged
 from headgate.stores.relational import finishing, moves, overriding, registry, routing, succession
 from headgate.stores.relational.values import ENDED, Values, WordsCache
 from headgate.stores.sqlite import submitting
-from headgate.stores.sqlite.claiming import grant_all
+from headgate.stores.sqlite.claiming import grant_all, note_starts
 from headgate.stores.sqlite.database import Row, Transaction
 from headgate.stores.sqlite.line import TransactionLine
 from headgate.stores.sqlite.liveness import Liveness, reap
@@ -58,6 +58,7 @@ def exchange(
             chooser = Chooser(line, claim, workers=len(workers) - len(lost) + 1, freed=tx.freed)
             unfinished = chooser.run()
             claimed = grant_all(tx, exchange.worker, name, chooser.taken)
+            note_starts(tx, chooser.room)
             # Room that this claim took again wakes nobody; room that it found no job for wakes
             # only who waits for a slot by hand, unless the job of another worker may want it: a
             # bell for every finish would keep all workers asking.
@@ -73,7 +74,7 @@ def exchange(
         refused=tuple(refused.items()),
         claimed=claimed,
         more=more,
-        wake_in=None if exchange.claim is None else wake_in(tx, seen),
+        wake_in=None if exchange.claim is None else wake_in(tx, seen, exchange.claim.state.opens),
         cancels=cancels(tx, exchange.worker) if seen["cancels"] else (),
         unrouted=bool(
             seen["unrouted"]
@@ -98,9 +99,10 @@ def changed(state: ClaimState, seen: Row) -> bool:
     return before is not None and before != state.seen
 
 
-def wake_in(tx: Transaction, seen: Row) -> float | None:
-    """Seconds until the next delayed job is due, or a slot taken by hand or a word ends."""
-    times: list[float] = []
+def wake_in(tx: Transaction, seen: Row, opens: float | None) -> float | None:
+    """Seconds until the next delayed job is due, a slot taken by hand or a word ends, or a rate
+    opens that keeps a job waiting."""
+    times: list[float] = [] if opens is None else [opens - tx.boot]
     if seen["next_due"] is not None:
         times.append(seen["next_due"] - tx.now)
     if seen["next_end"] is not None:

@@ -17,6 +17,7 @@
 --   turns: [[band number, [turn, …] after the cursor, all?, [turn, …] from the start, all?], …]
 --   lanes: [[band number, turn, lane, jobs up to a bound, more?, place, job, since], …]
 --   held:  {group: units}; next_end: when the first slot taken by hand in one of them ends
+--   starts: {group: [[when it ends to count, units], …]} of those that are rates
 CREATE OR REPLACE FUNCTION headgate.look(
     p_rings text[], p_worker text, p_queues text[], p_tasks text[], p_skip text[], p_cursors json,
     p_turns integer, p_lanes integer, p_wanted integer, p_heads json DEFAULT NULL
@@ -50,6 +51,7 @@ DECLARE
     v_found json[];
     v_i integer := -1;
     v_held json;
+    v_starts json;
     v_next_end float8;
     v_glance record;
     v_what text;
@@ -199,8 +201,16 @@ BEGIN
         END IF;
     END LOOP;
 
-    SELECT json_object_agg(x.grp, x.held), min(x.ends) INTO v_held, v_next_end FROM (
-        SELECT s.grp, sum(s.units) AS held, min(s.ends) FILTER (WHERE s.worker IS NULL) AS ends
+    SELECT json_object_agg(x.grp, x.held), min(x.ends),
+           json_object_agg(x.grp, x.starts) FILTER (WHERE x.starts IS NOT NULL)
+    INTO v_held, v_next_end, v_starts FROM (
+        -- Starts under a rate have neither worker nor job nor holder. When they end to count
+        -- matters only where a rate is met that lets nothing start.
+        SELECT s.grp, sum(s.units) AS held,
+               min(s.ends) FILTER (WHERE s.worker IS NULL AND (s.holder <> '' OR s.job IS NOT NULL))
+                   AS ends,
+               json_agg(json_build_array(s.ends, s.units))
+                   FILTER (WHERE s.worker IS NULL AND s.job IS NULL AND s.holder = '') AS starts
         FROM headgate.slots s
         WHERE s.grp = ANY (v_groups) AND s.token IS NOT NULL
           AND s.epoch = (SELECT e.epoch FROM headgate.epochs e ORDER BY e.epoch DESC LIMIT 1)
@@ -229,7 +239,7 @@ BEGIN
     INTO v_glance;
     RETURN json_build_object(
         'now', v_now, 'bands', v_bands, 'heads', v_heads, 'took', coalesce(v_took, 0),
-        'turns', v_turns, 'lanes', v_lanes, 'held', v_held,
+        'turns', v_turns, 'lanes', v_lanes, 'held', v_held, 'starts', v_starts,
         'next_due', v_glance.next_due, 'next_end', least(v_next_end, v_glance.words_end),
         'version', v_glance.version,
         'unrouted', v_glance.unrouted, 'expired', v_glance.expired, 'workers', v_glance.workers,
@@ -245,7 +255,8 @@ END $$;
 -- `l_…`: the lanes chosen from, and where the first job of each stood: what is before that has
 -- left, and may still be in the way as dead rows; who came there since is found by the next
 -- look. `g_…`: the groups that they need and the values in force as of
--- `c_version`; `n_…`: what a job of lane `n_lane` needs: `n_choice` 0 is needed in any case, of
+-- `c_version`, of rates their periods and how many may start at once, if that is less (both NULL
+-- where there is no rate); `n_…`: what a job of lane `n_lane` needs: `n_choice` 0 is needed in any case, of
 -- those with the same higher number one is picked; `c_order`: one lane number per job wanted,
 -- in the order of turns, a negative one for a job that is reserved behind others.
 CREATE OR REPLACE FUNCTION headgate.act(
@@ -255,7 +266,7 @@ CREATE OR REPLACE FUNCTION headgate.act(
     p_token bigint[], p_owner bigint[], p_ago float8[],
     r_token bigint[], r_fraction float8[], r_text text[],
     l_queue text[], l_priority smallint[], l_band text[], l_turn text[], l_lane text[],
-    l_place bigint[], g_name text[], g_value integer[],
+    l_place bigint[], g_name text[], g_value integer[], g_per float8[], g_burst integer[],
     n_lane integer[], n_choice integer[], n_group integer[], n_units integer[],
     c_version bigint, c_order integer[]
 ) RETURNS json LANGUAGE plpgsql
@@ -329,6 +340,7 @@ DECLARE
     v_new_tokens bigint[];
     v_new_jobs bigint[];
     v_new_units integer[];
+    v_started integer[];
 BEGIN
     -- One round trip of a worker at a time: the same one sent again after a lost answer waits
     -- here until the first has ended, and who wants to declare this worker dead sees that it
@@ -495,6 +507,9 @@ BEGIN
                   AND (s.worker IS NOT NULL OR s.ends > v_now)
             ) h ON g.value IS NOT NULL AND v_free[g.i] IS NOT NULL;
             v_contended := v_contended OR array_position(v_free, NULL) IS NOT NULL;
+            IF g_burst IS NOT NULL THEN
+                v_free := headgate.burst(g_name, g_value, g_per, g_burst, v_free, v_now);
+            END IF;
             -- Where the needs of each lane begin and end.
             v_first := array_fill(1, ARRAY[cardinality(l_queue)]);
             v_last := array_fill(0, ARRAY[cardinality(l_queue)]);
@@ -594,7 +609,8 @@ BEGIN
             v_wanted := array_fill(0, ARRAY[cardinality(g_name)]);
             FOR v_i IN 1 .. cardinality(v_held_need) LOOP
                 v_need := v_held_need[v_i];
-                IF v_held_grant[v_i] <= v_counts[n_lane[v_need]] THEN
+                IF v_held_grant[v_i] <= v_counts[n_lane[v_need]]
+                   AND (g_per IS NULL OR g_per[n_group[v_need]] IS NULL) THEN
                     v_wanted[n_group[v_need]] := v_wanted[n_group[v_need]] + 1;
                 END IF;
             END LOOP;
@@ -656,7 +672,12 @@ BEGIN
                     v_left[v_group] := v_more_left[v_group];
                     v_more_left[v_group] := 0;
                 END IF;
-                IF v_left[v_group] > 0 THEN
+                IF g_per IS NOT NULL AND g_per[v_group] IS NOT NULL THEN
+                    -- A start under a rate: nobody holds it, and it is noted below.
+                    v_slot := -2;
+                    v_started := coalesce(v_started, array_fill(0, ARRAY[cardinality(g_name)]));
+                    v_started[v_group] := v_started[v_group] + n_units[v_need];
+                ELSIF v_left[v_group] > 0 THEN
                     v_slot := v_free_slots[v_at[v_group]];
                     v_re_tids := v_re_tids || v_free_tids[v_at[v_group]];
                     v_re_tokens := v_re_tokens || v_tokens[v_job];
@@ -689,6 +710,10 @@ BEGIN
                     || '[' || to_json(g_name[v_group])::text || ',' || v_slot || ','
                     || n_units[v_need] || ']]';
             END LOOP;
+            IF v_started IS NOT NULL THEN
+                PERFORM headgate.note_starts(g.name, g.per, g.units, v_now)
+                FROM unnest(g_name, g_per, v_started) g (name, per, units) WHERE g.units > 0;
+            END IF;
             IF v_re_tids IS NOT NULL THEN
                 UPDATE headgate.slots s
                 SET token = x.token, job = x.job, units = x.units, holder = '', worker = w_id,

@@ -8,10 +8,11 @@ WHERE s.epoch = headgate.epoch() AND s.token IS NOT NULL AND s.job IS NOT NULL
   AND s.worker IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM headgate.running r WHERE r.token = s.token)
 
--- Slots that were passed on belong to another attempt of the same worker: they are held.
+-- Slots that were passed on belong to another attempt of the same worker: they are held. A start
+-- under a rate (-2) is not held at all.
 -- name: slotless
 SELECT DISTINCT r.token FROM headgate.running r, json_array_elements(r.slots::json) e
-WHERE NOT r.released AND NOT r.reserved
+WHERE NOT r.released AND NOT r.reserved AND (e ->> 1)::integer <> -2
   AND NOT EXISTS (SELECT 1 FROM headgate.slots s WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0
       AND s.slot = (e ->> 1)::integer AND s.worker = r.worker AND s.token IS NOT NULL)
 

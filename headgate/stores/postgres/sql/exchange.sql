@@ -5,7 +5,7 @@ SELECT headgate.act(
     ?::bigint[], ?::bigint[], ?::float8[],
     ?::bigint[], ?::float8[], ?::text[],
     ?::text[], ?::smallint[], ?::text[], ?::text[], ?::text[], ?::bigint[],
-    ?::text[], ?::integer[],
+    ?::text[], ?::integer[], ?::float8[], ?::integer[],
     ?::integer[], ?::integer[], ?::integer[], ?::integer[],
     ?::bigint, ?::integer[]
 )::text AS answer

@@ -10,13 +10,13 @@ WHERE name = 'limits'
 SELECT 1 FROM headgate.counters WHERE name = 'limits' AND ends <= :now
 
 -- name: declared
-SELECT name, source, declarer, value, release, at FROM headgate.declared ORDER BY name
+SELECT name, source, declarer, value, per, burst, release, at FROM headgate.declared ORDER BY name
 
 -- name: declare
-INSERT INTO headgate.declared (name, source, declarer, value, release, at)
-VALUES (:name, :source, :declarer, :value, :release, :at)
+INSERT INTO headgate.declared (name, source, declarer, value, per, burst, release, at)
+VALUES (:name, :source, :declarer, :value, :per, :burst, :release, :at)
 ON CONFLICT (name, source, declarer) DO UPDATE
-SET value = excluded.value, release = excluded.release, at = excluded.at
+SET value = excluded.value, per = excluded.per, burst = excluded.burst, release = excluded.release, at = excluded.at
 
 -- name: undeclare
 DELETE FROM headgate.declared WHERE declarer = :declarer
@@ -61,11 +61,11 @@ WHERE s.epoch = headgate.epoch() AND s.grp = :grp AND s.token IS NOT NULL ORDER 
 SELECT value FROM headgate.carried WHERE grp = :grp
 
 -- name: held
-SELECT slot, units, worker, ends, '' AS boot FROM headgate.slots
+SELECT slot, token, units, worker, since, ends, '' AS boot FROM headgate.slots
 WHERE epoch = headgate.epoch() AND grp = :grp AND token IS NOT NULL
 
 -- name: held_by_any
-SELECT grp, slot, units, worker, ends, '' AS boot FROM headgate.slots
+SELECT grp, slot, token, units, worker, since, ends, '' AS boot FROM headgate.slots
 WHERE epoch = headgate.epoch() AND token IS NOT NULL
   AND grp = ANY (ARRAY(SELECT json_array_elements_text(:groups::json)))
 

@@ -42,7 +42,10 @@ FROM l CROSS JOIN LATERAL (
 ) h WHERE h.n > 0 ORDER BY l.n
 
 -- name: held
-SELECT s.grp, sum(s.units)::integer AS held FROM headgate.slots s
+SELECT s.grp, sum(s.units)::integer AS held,
+       json_agg(json_build_array(s.ends, s.units))
+           FILTER (WHERE s.worker IS NULL AND s.job IS NULL AND s.holder = '') AS starts
+FROM headgate.slots s
 WHERE s.grp = ANY (:groups) AND s.token IS NOT NULL
   AND s.epoch = headgate.epoch()
   AND (s.worker IS NOT NULL OR s.ends > headgate.clock())

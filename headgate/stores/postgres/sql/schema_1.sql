@@ -107,7 +107,8 @@ CREATE TABLE headgate.running (
 );
 
 -- One row per holder, reused in place: `token` is null while nobody holds it. It lives by its
--- worker, or by its own end, or both. `holder` names who took it by hand; a job is `job`.
+-- worker, or by its own end, or both. `holder` names who took it by hand; a job is `job`. A row
+-- without job, worker and holder stands for starts under a rate, which nobody holds.
 --
 -- All rows are of the epoch that is the highest in `epochs`. Who reads them by it, and reads it in
 -- the same statement, does not meet what is left of the epochs before (see compact_functions.sql).
@@ -212,11 +213,14 @@ CREATE TABLE headgate.overrides (
     PRIMARY KEY (grp, what)
 );
 
+-- `per`: it is a rate, of so many seconds; `burst`: of which no more than so many start at once.
 CREATE TABLE headgate.declared (
     name text COLLATE "C" NOT NULL,
     source text NOT NULL,
     declarer text NOT NULL,
     value integer,
+    per float8,
+    burst integer,
     release text NOT NULL,
     at float8 NOT NULL,
     PRIMARY KEY (name, source, declarer)

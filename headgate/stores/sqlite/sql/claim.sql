@@ -83,6 +83,20 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 INSERT INTO slots (grp, slot, token, holder, job, worker, worker_name, units, since)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- Starts under a rate. Nobody holds them: no job, no worker and no holder, only an end, and a token
+-- that no attempt has. `since` is the first of them, so that a row does not go on for ever.
+-- name: merge_starts
+UPDATE slots SET units = units + :units, ends = max(ends, :ends)
+WHERE grp = :grp AND slot = (
+    SELECT s.slot FROM slots s
+    WHERE s.grp = :grp AND s.worker IS NULL AND s.job IS NULL AND s.holder = ''
+      AND s.boot = :boot_id AND s.ends > :boot AND abs(s.since - :now) < :step
+    LIMIT 1)
+
+-- name: insert_starts
+INSERT INTO slots (grp, slot, token, holder, worker_name, units, since, ends, boot)
+VALUES (:grp, :slot, :token, '', '', :units, :now, :ends, :boot_id)
+
 -- name: others_granted_since
 SELECT 1 FROM slots s LEFT JOIN jobs j ON j.n = s.job
 WHERE s.grp = :grp AND s.since > :since

@@ -1,6 +1,7 @@
 -- name: glance
 SELECT (SELECT run_at FROM scheduled ORDER BY run_at LIMIT 1) AS next_due,
-       (SELECT ends FROM slots WHERE worker IS NULL AND boot = :boot_id AND ends > :boot
+       (SELECT ends FROM slots
+        WHERE worker IS NULL AND holder <> '' AND boot = :boot_id AND ends > :boot
         ORDER BY ends LIMIT 1) AS next_end,
        (SELECT CASE WHEN ends <= :now THEN -1 ELSE value END FROM counters WHERE name = 'limits')
            AS version,

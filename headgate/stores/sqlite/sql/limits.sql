@@ -10,13 +10,13 @@ WHERE name = 'limits'
 SELECT 1 FROM counters WHERE name = 'limits' AND ends <= :now
 
 -- name: declared
-SELECT name, source, declarer, value, release, at FROM declared ORDER BY name
+SELECT name, source, declarer, value, per, burst, release, at FROM declared ORDER BY name
 
 -- name: declare
-INSERT INTO declared (name, source, declarer, value, release, at)
-VALUES (:name, :source, :declarer, :value, :release, :at)
+INSERT INTO declared (name, source, declarer, value, per, burst, release, at)
+VALUES (:name, :source, :declarer, :value, :per, :burst, :release, :at)
 ON CONFLICT (name, source, declarer) DO UPDATE
-SET value = excluded.value, release = excluded.release, at = excluded.at
+SET value = excluded.value, per = excluded.per, burst = excluded.burst, release = excluded.release, at = excluded.at
 
 -- name: undeclare
 DELETE FROM declared WHERE declarer = :declarer
@@ -58,10 +58,10 @@ WHERE s.grp = :grp ORDER BY s.slot
 SELECT value FROM carried WHERE grp = :grp
 
 -- name: held
-SELECT slot, units, worker, ends, boot FROM slots WHERE grp = :grp
+SELECT slot, token, units, worker, since, ends, boot FROM slots WHERE grp = :grp
 
 -- name: held_by_any
-SELECT grp, slot, units, worker, ends, boot FROM slots
+SELECT grp, slot, token, units, worker, since, ends, boot FROM slots
 WHERE grp IN (SELECT value FROM json_each(:groups))
 
 -- name: reservations

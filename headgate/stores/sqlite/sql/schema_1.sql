@@ -85,7 +85,8 @@ CREATE TABLE running (
 ) STRICT;
 CREATE INDEX running_worker ON running (worker);
 
--- One row per holder. It lives by its worker, or by its own end on the boot clock, or both.
+-- One row per holder. It lives by its worker, or by its own end on the boot clock, or both. A row
+-- without job, worker and holder stands for starts under a rate, which nobody holds.
 CREATE TABLE slots (
     grp TEXT NOT NULL,
     slot INTEGER NOT NULL,
@@ -101,7 +102,7 @@ CREATE TABLE slots (
     PRIMARY KEY (grp, slot)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX slots_token ON slots (token);
-CREATE INDEX slots_ending ON slots (ends) WHERE worker IS NULL;
+CREATE INDEX slots_ending ON slots (ends) WHERE worker IS NULL AND holder <> '';
 
 -- Attempts before the last one; the last stands with the end of its job, where it ended so.
 CREATE TABLE attempts (
@@ -185,11 +186,14 @@ CREATE TABLE overrides (
     PRIMARY KEY (grp, what)
 ) STRICT, WITHOUT ROWID;
 
+-- `per`: it is a rate, of so many seconds; `burst`: of which no more than so many start at once.
 CREATE TABLE declared (
     name TEXT NOT NULL,
     source TEXT NOT NULL,
     declarer TEXT NOT NULL,
     value INTEGER,
+    per REAL,
+    burst INTEGER,
     release TEXT NOT NULL,
     at REAL NOT NULL,
     PRIMARY KEY (name, source, declarer)

@@ -14,12 +14,18 @@ DELETE FROM slots WHERE grp = :grp AND slot = :slot AND token = :token
 UPDATE slots SET ends = :ends, boot = :boot_id
 WHERE grp = :grp AND slot = :slot AND token = :token
 
+-- Starts of another boot may still count by the wall clock, at most for the longest period there is.
 -- name: expire
 DELETE FROM slots
-WHERE worker IS NULL AND (boot <> :boot_id OR ends <= :boot) AND (:grp IS NULL OR grp = :grp)
+WHERE worker IS NULL AND (:grp IS NULL OR grp = :grp)
+  AND (CASE WHEN boot = :boot_id THEN ends <= :boot
+            ELSE holder <> '' OR abs(since - :now) > 31 * 86400.0 END)
 
 -- name: some_expired
-SELECT 1 FROM slots WHERE worker IS NULL AND (boot <> :boot_id OR ends <= :boot) LIMIT 1
+SELECT 1 FROM slots WHERE worker IS NULL AND holder <> '' AND (boot <> :boot_id OR ends <= :boot)
+UNION ALL
+SELECT 1 FROM slots WHERE worker IS NULL AND holder = '' AND boot = :boot_id AND ends <= :boot
+LIMIT 1
 
 -- name: running
 SELECT slots FROM running WHERE token = :token
