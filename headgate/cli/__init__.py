@@ -17,6 +17,7 @@ Exit codes:
   2  the command or its input cannot be used
   3  no such job, group, slot, queue or task
   4  the store is not available
+  5  a cap refused the job: one too many
 \b
 Every flag has an environment variable: HEADGATE_ and the words of the command,
 as in HEADGATE_URL, HEADGATE_WORKER_CONCURRENCY or HEADGATE_JOBS_LS_LIMIT.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from headgate import errors
 
-OK, TROUBLE, BAD_INPUT, NOT_FOUND, UNAVAILABLE = range(5)
+OK, TROUBLE, BAD_INPUT, NOT_FOUND, UNAVAILABLE, REFUSED = range(6)
 
 # The first that fits: a class stands before its base.
 _CODES: tuple[tuple[type[errors.HeadgateError], int], ...] = (
+    (errors.ConcurrencyLimitReached, REFUSED),
+    (errors.CapNeedsCode, BAD_INPUT),
     (errors.JobNotFound, NOT_FOUND),
     (errors.UnknownTask, NOT_FOUND),
     (errors.UnknownLimit, NOT_FOUND),

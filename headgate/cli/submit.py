@@ -65,7 +65,8 @@ def submit(
 ) -> None:
     """Submit a job of TASK with its arguments as JSON (`-` reads them from stdin).
 
-    Prints the job's id; with --wait its result, and exits 1 if the job fails.
+    Prints the job's id; with --wait its result, and exits 1 if the job fails. Where a cap of
+    the task refuses the job, nothing is stored and the exit code is 5.
 
     \b
     headgate submit charge '{"tenant_id": "acme", "amount": 3}'
