@@ -15,6 +15,8 @@ shared = app.limit("shared", 10)
 memory = app.limit("memory", 7)
 app.limit("host-a", 2)
 app.limit("host-b", 1)
+burst = app.rate("burst", 50, per=1)
+smooth = app.rate("smooth", 50, per=1, burst=1)
 
 LIMITS: dict[str, int | None] = {
     "narrow": 3, "tenant": 2, "shared": 10, "memory": 7, "host-a": 2, "host-b": 1, "apart": 2,
@@ -84,3 +86,15 @@ async def plain_turn(ctx: Context, turn: str, seconds: float) -> None:
 def apart(ctx: Context, seconds: float) -> None:
     with recording(log(), ctx):
         time.sleep(seconds)
+
+
+@app.task(limits=[burst], queue="rates", fair_by="turn")
+async def in_bursts(ctx: Context, turn: str = "") -> None:
+    with recording(log(), ctx, turn=turn):
+        await asyncio.sleep(0.001)
+
+
+@app.task(limits=[smooth], queue="rates")
+async def evenly(ctx: Context) -> None:
+    with recording(log(), ctx):
+        await asyncio.sleep(0.001)
