@@ -33,6 +33,12 @@ class Books:
         """What the attempts of this process hold: a choice counts on what they give back."""
         self._follows: dict[int, str] = {}
         """The chain of each attempt that was reserved, until the store knows its slots."""
+        self.capped: dict[int, str] = {}
+        """The jobs that count under caps, by their attempts: their end makes room."""
+        self.starts = False
+        """One of them started that counted among the waiting."""
+        self.settled = 0.0
+        """When somebody last looked whom jobs that stand for others wait for."""
         self.now = 0.0
         """The store's time as of the last answer."""
         self.doubts: dict[str, tuple[int, frozenset[int]]] = {}
@@ -81,7 +87,10 @@ class Books:
     def claimed(self, key: LaneKey, taken: Taken | None, row: list[Any]) -> Claimed:
         """An attempt as `act` tells it. What was reserved (`taken`) holds nothing yet: it says
         in which chain it waits."""
-        token, job, attempt, since, created_at, args, options, slots, history = row
+        token, job, attempt, since, created_at, args, options, slots, history, *capped = row
+        if capped and capped[0]:
+            self.capped[token] = job
+            self.starts = self.starts or capped[0] == 2
         counts: dict[str, int] = history or {}
         if taken is not None:
             chain, picked = taken.chain, taken.grant.picked

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-from headgate.errors import WrongConnection
+from headgate.errors import SubmitConflict, WrongConnection
 from headgate.jobs import NewJob, Submitted
-from headgate.stores.postgres import submitting
+from headgate.stores.postgres import capping, submitting
 from headgate.stores.postgres.trouble import GRANTS
 
 _MISSING = frozenset(("3F000", "42883", "42P01"))
 _FORBIDDEN = "42501"
+_UNDECIDED = frozenset(("40001", "40P01"))
 KNOWN = (
     "a psycopg 3 connection or cursor, an asyncpg connection, SQLAlchemy's Connection or Session"
     " (sync or async), or Django's connection"
@@ -35,12 +36,13 @@ def submit(conn: object, schema: str, jobs: Sequence[NewJob]) -> list[Submitted]
                 " instead"
             )
         raise _unknown(conn)
+    statement, read = _ways(schema, jobs)
     try:
-        rows = call(conn, schema, submitting.to_json(jobs))
+        rows = call(conn, statement, submitting.to_json(jobs))
     except Exception as error:
-        _explain(error, conn, schema)
+        _explain(error, conn, schema, jobs)
         raise
-    return submitting.read(jobs, rows)
+    return read(jobs, rows)
 
 
 async def asubmit(conn: object, schema: str, jobs: Sequence[NewJob]) -> list[Submitted]:
@@ -53,73 +55,83 @@ async def asubmit(conn: object, schema: str, jobs: Sequence[NewJob]) -> list[Sub
                 " submit(...), or submit_many(...), where that connection is used"
             )
         raise _unknown(conn)
+    statement, read = _ways(schema, jobs)
     try:
-        rows = await call(conn, schema, submitting.to_json(jobs))
+        rows = await call(conn, statement, submitting.to_json(jobs))
     except Exception as error:
-        _explain(error, conn, schema)
+        _explain(error, conn, schema, jobs)
         raise
-    return submitting.read(jobs, rows)
+    return read(jobs, rows)
 
 
-def _statement(schema: str, parameter: str) -> str:
-    # Asked for as this function's columns, in this order: a row may come as a tuple, a record
+Statement = Callable[[str], str]
+"""The statement, with the parameter written as the driver wants it."""
+Read = Callable[[Sequence[NewJob], Rows], list[Submitted]]
+
+
+def _ways(schema: str, jobs: Sequence[NewJob]) -> tuple[Statement, Read]:
+    # Asked for as these functions' columns, in this order: a row may come as a tuple, a record
     # or a mapping.
-    return f"SELECT number, id, existing, conflict FROM {schema}.submit({parameter})"
+    if capping.has_caps(jobs):
+        capped = f"SELECT {capping.COLUMNS} FROM {schema}.submit_capped"
+        return (lambda parameter: f"{capped}({parameter})"), capping.read
+    plain = f"SELECT number, id, existing, conflict FROM {schema}.submit"
+    return (lambda parameter: f"{plain}({parameter})"), submitting.read
 
 
 # --- synchronous ------------------------------------------------------------------------------
 
 
-def _psycopg(conn: Any, schema: str, text: str) -> Rows:
+def _psycopg(conn: Any, statement: Statement, text: str) -> Rows:
     from psycopg import Cursor
     from psycopg.rows import tuple_row
 
     # A cursor of our own: the caller's may give other rows, or take other parameters.
     with Cursor(_connection_of(conn), row_factory=tuple_row) as cursor:
-        return cursor.execute(_statement(schema, "%s").encode(), (text,)).fetchall()
+        return cursor.execute(statement("%s").encode(), (text,)).fetchall()
 
 
-def _sqlalchemy(conn: Any, schema: str, text: str) -> Rows:
+def _sqlalchemy(conn: Any, statement: Statement, text: str) -> Rows:
     _require_postgresql(conn, _dialect(conn))
-    return conn.execute(_text(schema), {"jobs": text}).all()
+    return conn.execute(_text(statement), {"jobs": text}).all()
 
 
-def _django(conn: Any, schema: str, text: str) -> Rows:
+def _django(conn: Any, statement: Statement, text: str) -> Rows:
     _require_postgresql(conn, conn.vendor)
     with conn.cursor() as cursor:
-        cursor.execute(_statement(schema, "%s"), [text])
+        cursor.execute(statement("%s"), [text])
         return cursor.fetchall()
 
 
-def _django_cursor(cursor: Any, schema: str, text: str) -> Rows:
-    return _django(cursor.db, schema, text)
+def _django_cursor(cursor: Any, statement: Statement, text: str) -> Rows:
+    return _django(cursor.db, statement, text)
 
 
 # --- asynchronous -----------------------------------------------------------------------------
 
 
-async def _async_psycopg(conn: Any, schema: str, text: str) -> Rows:
+async def _async_psycopg(conn: Any, statement: Statement, text: str) -> Rows:
     from psycopg import AsyncCursor
     from psycopg.rows import tuple_row
 
     async with AsyncCursor(_connection_of(conn), row_factory=tuple_row) as cursor:
-        await cursor.execute(_statement(schema, "%s").encode(), (text,))
+        await cursor.execute(statement("%s").encode(), (text,))
         return await cursor.fetchall()
 
 
-async def _asyncpg(conn: Any, schema: str, text: str) -> Rows:
-    return await conn.fetch(_statement(schema, "$1"), text)
+async def _asyncpg(conn: Any, statement: Statement, text: str) -> Rows:
+    return await conn.fetch(statement("$1"), text)
 
 
-async def _async_sqlalchemy(conn: Any, schema: str, text: str) -> Rows:
+async def _async_sqlalchemy(conn: Any, statement: Statement, text: str) -> Rows:
     _require_postgresql(conn, _dialect(_synchronous(conn)))
-    return (await conn.execute(_text(schema), {"jobs": text})).all()
+    return (await conn.execute(_text(statement), {"jobs": text})).all()
 
 
 # --- which is it ----------------------------------------------------------------------------------
 
-Call = Callable[[Any, str, str], Rows]
-AsyncCall = Callable[[Any, str, str], Awaitable[Rows]]
+Call = Callable[[Any, Statement, str], Rows]
+AsyncCall = Callable[[Any, Statement, str], Awaitable[Rows]]
 
 # By the package and the name of a class that the connection is of, or descends from.
 _SYNC: dict[tuple[str, str], Call] = {
@@ -183,10 +195,10 @@ def _dialect(conn: Any) -> str:
     return bound.dialect.name
 
 
-def _text(schema: str) -> Any:
+def _text(statement: Statement) -> Any:
     from sqlalchemy import text
 
-    return text(_statement(schema, ":jobs"))
+    return text(statement(":jobs"))
 
 
 def _require_postgresql(conn: object, what: str) -> None:
@@ -197,9 +209,16 @@ def _require_postgresql(conn: object, what: str) -> None:
         )
 
 
-def _explain(error: Exception, conn: object, schema: str) -> None:
+def _explain(error: Exception, conn: object, schema: str, jobs: Sequence[NewJob]) -> None:
     """Say what our part of a failure is; the rest is the caller's."""
     states = set(_states(error))
+    if states & _UNDECIDED and capping.has_caps(jobs):
+        groups = sorted({cap.group for job in jobs for cap in job.caps})
+        raise SubmitConflict(
+            f"whether there is room under the cap of {', '.join(map(repr, groups))} cannot be"
+            f" decided in this transaction ({error}): another one that ended meanwhile took or"
+            " gave back a place, and this one cannot see it. Roll it back and run it again"
+        ) from error
     if states & _MISSING:
         raise WrongConnection(
             f"the database behind conn= ({_kind(conn)}) has no Headgate of this version in its"

@@ -3,19 +3,21 @@ round trip."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from headgate.choice import LaneKey
-from headgate.jobs import Claimed, Finish, Refusal
+from headgate.jobs import Claimed, Finish, NewJob, Refusal, Submitted
+from headgate.stores.postgres import capping as postgres_capping
 from headgate.stores.postgres import leases, submitting
 from headgate.stores.postgres.books import Books
-from headgate.stores.postgres.database import SQL, Database
+from headgate.stores.postgres.database import SQL, Database, Transaction
 from headgate.stores.postgres.trip import RoundTrip
 from headgate.stores.protocol import Exchange, Exchanged
-from headgate.stores.relational import finishing, registry
+from headgate.stores.relational import capping, finishing, registry, succession
 
 PLAIN = frozenset(("succeeded", "failed"))
 
@@ -38,9 +40,12 @@ class Exchanger:
                 return _dead(exchange)
             stale |= outcome
             told = Exchange(exchange.worker, progress=exchange.progress, claim=exchange.claim)
+        ended = self._capped(told)
         answer = RoundTrip(self._books, self._db, told).run()
         if answer is None:
             return _dead(exchange)
+        if ended or self._books.starts:
+            answer = self._make_room(answer, ended)
         # What a lost answer had told already is told again here, and is no news.
         stale = (stale | answer.stale) - doubted
         return replace(
@@ -61,13 +66,35 @@ class Exchanger:
             stale = finishing.pass_on(tx, exchange.worker, exchange.passed)
             stale |= finishing.finish_all(
                 *(tx, exchange.worker, name, exchange.finishes),
-                lambda _, jobs: submitting.submit_all(tx, jobs),
+                lambda _, jobs: _submit(tx, jobs),
                 refused,
             )
             if tx.freed:
                 tx.ring("work", "room")
-        self._books.settle(exchange)
+        ended = [finish for finish in exchange.finishes if finish.token not in refused]
+        self._capped(exchange)
+        self._books.settle(replace(exchange, finishes=ended))
         return stale
+
+    def _capped(self, exchange: Exchange) -> list[str]:
+        """Of the attempts that end, the jobs that count under caps."""
+        if not self._books.capped:
+            return []
+        found = [self._books.capped.pop(finish.token, None) for finish in exchange.finishes]
+        return [job for job in found if job is not None]
+
+    def _make_room(self, answer: Exchanged, ended: list[str]) -> Exchanged:
+        """Jobs under caps have ended or started: tell who waits for that. What is free is free
+        without it."""
+        self._books.starts = False
+        more = answer.more
+        with self._db.write() as tx:
+            tx.ring("room")
+            if ended:
+                capping.clear(tx, ended)
+                if succession.waits(tx):
+                    more = succession.settle(tx) or more
+        return replace(answer, more=more)
 
     def _clear_doubt(self, worker: str) -> tuple[tuple[Claimed, ...], frozenset[int]]:
         """After a lost answer: what that round trip granted, if it happened; and what it told,
@@ -82,7 +109,7 @@ class Exchanger:
             rows: list[Any] = msgspec.json.decode(text) if text else []
             # What was to follow others is given back: in whose slots is not written anywhere.
             back = [Finish(row[1], "returned") for row in rows if row[0][-1]]
-            finishing.finish_all(tx, worker, "", back, lambda _, jobs: None)
+            finishing.finish_all(tx, worker, "", back, lambda _, jobs: [])
         del self._books.doubts[worker]
         found = [
             self._books.claimed(LaneKey(*where), None, row)
@@ -99,3 +126,10 @@ def _plain(finish: Finish) -> bool:
 def _dead(exchange: Exchange) -> Exchanged:
     told = (*exchange.passed, *exchange.finishes, *exchange.progress)
     return Exchanged(stale=frozenset(one.token for one in told), dead=True)
+
+
+def _submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
+    """What follows from an attempt, in the transaction that ends it."""
+    if postgres_capping.has_caps(jobs):
+        return postgres_capping.submit(tx, jobs, again=False)
+    return submitting.submit_all(tx, jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
@@ -13,7 +14,7 @@ from headgate.clock import Clock
 from headgate.errors import StoreBusy, StoreError
 from headgate.jobs import NewJob, Submitted
 from headgate.limits import check_group
-from headgate.stores.postgres import byhand, callers, doctoring, leases, schema, submitting
+from headgate.stores.postgres import byhand, callers, capping, doctoring, leases, schema, submitting
 from headgate.stores.postgres.bell import Bells
 from headgate.stores.postgres.compacting import Compactor
 from headgate.stores.postgres.connection import LOCK_TIMEOUT
@@ -44,6 +45,7 @@ from headgate.stores.relational import (
     values,
 )
 from headgate.stores.relational.store import RelationalStore, check_chunk
+from headgate.stores.relational.tally import Tally
 from headgate.stores.relational.transaction import Row
 
 T = TypeVar("T")
@@ -56,6 +58,8 @@ SLOTS_EVERY = 10.0
 IDLE_SLOTS = 3600.0
 """Seconds after which the row of a slot that nobody holds is deleted."""
 IDLE_GROUPS_AT_ONCE = 100
+DECISIONS = 20
+"""How often a submit is decided again because what it was to replace has started meanwhile."""
 
 
 class PostgresStore(RelationalStore):
@@ -71,9 +75,11 @@ class PostgresStore(RelationalStore):
         self._compactor = Compactor(self._db)
         self._words: values.Words | None = None
         self._slots_swept = 0.0
+        self._tally = Tally(self._write)
         schema.settle(self._db)
 
     def close(self) -> None:
+        self._tally.flush()
         self._bells.close()
         self._db.close()
 
@@ -131,6 +137,8 @@ class PostgresStore(RelationalStore):
         return done
 
     def _submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        if capping.has_caps(jobs):
+            return self._submit_capped(jobs)
         if submitting.copies(jobs):
             try:
                 with self._write() as tx:
@@ -138,6 +146,20 @@ class PostgresStore(RelationalStore):
             except submitting.AlreadyStored:
                 pass  # the function below tells which of them
         return submitting.submit_now(self._db, jobs)
+
+    def _submit_capped(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        for _ in range(DECISIONS):
+            try:
+                with self._write() as tx:
+                    done = capping.submit(tx, jobs, again=True)
+            except capping.StartedMeanwhile:
+                continue
+            self._tally.add(jobs, done)
+            return done
+        raise StoreBusy(
+            f"{self.url}: nothing was submitted: what was to be replaced under a cap started or"
+            f" changed while it was being replaced, {DECISIONS} times. Try again"
+        )
 
     def _record_carried(self, carried: Mapping[str, int | None]) -> None:
         """Record the values that jobs carry, so that they are seen before the first claim.
@@ -154,10 +176,15 @@ class PostgresStore(RelationalStore):
             log.warning("values carried by jobs are recorded by the first claim (%s)", error)
 
     def submit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
-        return callers.submit(conn, self._db.schema, jobs)
+        done = callers.submit(conn, self._db.schema, jobs)
+        self._tally.add(jobs, done)
+        return done
 
     async def asubmit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
-        return await callers.asubmit(conn, self._db.schema, jobs)
+        done = await callers.asubmit(conn, self._db.schema, jobs)
+        if capping.has_caps(jobs):
+            await asyncio.to_thread(self._tally.add, jobs, done)
+        return done
 
     # --- work --------------------------------------------------------------------------------
 

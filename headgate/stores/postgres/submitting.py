@@ -14,6 +14,7 @@ from headgate.jobs import NewJob, Submitted
 from headgate.stores.postgres import arrays
 from headgate.stores.postgres.database import SQL, Database, Transaction
 from headgate.stores.relational.bodies import cells as body_cells
+from headgate.stores.relational.capping import to_text
 from headgate.stores.relational.routing import conflict, digest_of
 
 COPIED_FROM = 20
@@ -77,6 +78,8 @@ def _cells(job: NewJob) -> dict[str, Any]:
         cells["digest"] = digest_of(job.args)
     if job.parent is not None:
         cells["parent"] = job.parent
+    if job.caps:
+        cells["caps"] = to_text(job.caps)
     return cells
 
 
@@ -100,8 +103,10 @@ def _carried(job: NewJob) -> str | None:
 
 
 def copies(jobs: Sequence[NewJob]) -> bool:
-    """Is this better copied? Keys must be looked up one by one."""
-    return len(jobs) >= COPIED_FROM and all(job.idempotency_key is None for job in jobs)
+    """Is this better copied? Keys must be looked up one by one, and so must places under caps."""
+    return len(jobs) >= COPIED_FROM and all(
+        job.idempotency_key is None and not job.caps for job in jobs
+    )
 
 
 def copy_all(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +27,8 @@ from headgate.stores.postgres.books import Books
 from headgate.stores.postgres.database import SQL, Database
 from headgate.stores.postgres.view import LANES, Order, Seen, View, ViewLine
 from headgate.stores.protocol import Claim, Exchange, Exchanged
-from headgate.stores.relational import finishing, moves, overriding, routing
+from headgate.stores.relational import finishing, moves, overriding, routing, succession
+from headgate.stores.relational.capping import HELD
 from headgate.stores.relational.events import record
 from headgate.stores.relational.values import ENDED
 
@@ -35,6 +37,8 @@ MOST_HOPS = 512
 """Lanes looked at in one claim: what is beyond the view is further away than in a file."""
 ALONE_WITHIN = 0.2
 """Seconds for which the end of an operator's word may keep all grants waiting in one go."""
+SETTLE_EVERY = 0.25
+"""Seconds between two looks at whom jobs wait for that stand for others."""
 VIEW_AGE = 0.05
 """Seconds for which what was seen at the end of a round trip may serve the next."""
 
@@ -202,6 +206,15 @@ class RoundTrip:
                 rings.append("work")
         return rings
 
+    def _settle(self) -> None:
+        """Jobs wait for others to leave. Who ends those lets them in; this is for what ended in
+        another way, and for what was noted in a caller's transaction."""
+        if time.monotonic() - self._books.settled < SETTLE_EVERY:
+            return
+        self._books.settled = time.monotonic()
+        with self._db.write() as tx:
+            self._more = succession.settle(tx) or self._more
+
     # --- answer -------------------------------------------------------------------------------
 
     def _claimed(self, order: Order, rows: list[list[Any]]) -> Iterator[Claimed]:
@@ -251,7 +264,11 @@ class RoundTrip:
         unrouted = False
         if view.seen.unrouted:
             with self._db.read() as tx:
-                unrouted = bool(routing.unrouted_tasks(tx) & claim.tasks)
+                waiting = routing.unrouted_tasks(tx)
+            unrouted = bool(waiting & claim.tasks)
+            if HELD in waiting:
+                wake_in = min(SETTLE_EVERY, wake_in if wake_in is not None else SETTLE_EVERY)
+                self._settle()
         return Exchanged(
             stale=frozenset(stale),
             claimed=claimed,

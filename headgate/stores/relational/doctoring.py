@@ -10,7 +10,7 @@ import json
 
 from headgate.rates import RATE_SLOT
 from headgate.stores.protocol import Trouble
-from headgate.stores.relational import moves, overruns
+from headgate.stores.relational import capping, moves, overruns
 from headgate.stores.relational.finishing import lose
 from headgate.stores.relational.transaction import Transaction
 
@@ -52,8 +52,19 @@ def examine(tx: Transaction, found: Findings) -> None:
     found.add(tx.value(sql.twice), "jobs-twice", "jobs that are both running and finished")
     found.add(overruns.recent(tx), "over-runs",
               "attempts that ran on after their lease was lost, in the last day")  # fmt: skip
+    uncounted = [*tx.rows(tx.sql.caps.unplaced), *tx.rows(tx.sql.caps.unplaced_running)]
+    found.add(len(uncounted), "uncounted-jobs", "jobs that lack a place under a cap",
+              "count them again")  # fmt: skip
+    unmarked = tx.rows(tx.sql.caps.unmarked, {"held": capping.HELD})
+    found.add(len(unmarked), "unmarked-successors",
+              "jobs that wait for another to leave and that nobody would notice",
+              "mark them")  # fmt: skip
     if not found.repair:
         return
+    for row in uncounted:
+        capping.count_again(tx, row["id"], row["caps"])
+    for row in unmarked:
+        tx.run(tx.sql.jobs.insert_unrouted, {"task": capping.HELD, "job": row["n"]})
     for row in workerless:
         lose(tx, row["token"], "?", "found by doctor without a worker")
     for row in holderless:

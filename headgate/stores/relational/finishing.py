@@ -52,7 +52,7 @@ def pass_one(tx: Transaction, worker: str, passed: Passed) -> bool:
 
 def finish_all(
     tx: Transaction, worker: str, name: str, finishes: Sequence[Finish], submit: Submit,
-    refused: dict[int, Refusal],
+    refused: dict[int, Refusal] | None = None,
 ) -> set[int]:  # fmt: skip
     """Finish each attempt that is still this worker's; the tokens of the others are stale.
     `refused` gets those whose follow-ups did not fit under a cap: they go on running."""
@@ -72,7 +72,8 @@ def finish_all(
             tx.run("ROLLBACK TO SAVEPOINT followups")
             tx.freed.clear()
             tx.freed.update(freed)
-            refused[finish.token] = error.refusal
+            if refused is not None:
+                refused[finish.token] = error.refusal
         tx.run("RELEASE SAVEPOINT followups")
     return stale
 

@@ -7,47 +7,42 @@ transaction is ours, the worker that ends the other job, or any worker at its ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
 
 from headgate.errors import JobNotFound
 from headgate.stores.relational import capping, inspecting, moves
+from headgate.stores.relational.tally import note
 from headgate.stores.relational.transaction import Row, Transaction
 
 AT_ONCE = 200
 SUPERSEDED = "superseded"
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """For the record: what became of the other job, and under which cap."""
-
-    kind: str
-    """`cap_replaced` or `cap_cancelled`."""
-    group: str
-
-
 def waits(tx: Transaction) -> bool:
     return tx.row(tx.sql.caps.some_held) is not None
 
 
-def settle(tx: Transaction, job: str | None = None) -> list[Done]:
-    """Let everybody in whose predecessor has left; of `job` only, if that is given."""
-    done: list[Done] = []
+def settle(tx: Transaction, job: str | None = None) -> bool:
+    """Let everybody in whose predecessor has left; of `job` only, if that is given. True when
+    there was anybody."""
+    done: Counter[tuple[str, str]] = Counter()
     by_job: dict[str, list[Row]] = {}
     # Where many write at once, what somebody else settles just now is passed over.
     for row in tx.rows(tx.sql.caps.held, {"job": job, "limit": AT_ONCE}):
         by_job.setdefault(row["job"], []).append(row)
     for id, rows in by_job.items():
-        done += _settle_one(tx, id, rows)
-    return done
+        _settle_one(tx, id, rows, done)
+    for (kind, group), count in sorted(done.items()):
+        note(tx, kind, group, count)
+    return bool(done)
 
 
 def is_held(tx: Transaction, job: str) -> bool:
     return tx.row(tx.sql.caps.is_held, {"job": job}) is not None
 
 
-def _settle_one(tx: Transaction, id: str, rows: list[Row]) -> list[Done]:
-    done: list[Done] = []
+def _settle_one(tx: Transaction, id: str, rows: list[Row], done: Counter[tuple[str, str]]) -> None:
+    """`done` counts what became of the others, by kind of event and group."""
     places: list[int] = []
     left = 0
     for row in rows:
@@ -74,11 +69,9 @@ def _settle_one(tx: Transaction, id: str, rows: list[Row]) -> list[Done]:
             tx.run(tx.sql.moves.delete_cancel, {"job": other["n"]})
             capping.clear(tx, [row["after"]])
         tx.run(tx.sql.caps.delete_held_for, {"job": id, "after": row["after"]})
-        kind = "cap_replaced" if row["kind"] == "replace" else "cap_cancelled"
-        done.append(Done(kind, row["grp"]))
+        done[("cap_replaced" if row["kind"] == "replace" else "cap_cancelled", row["grp"])] += 1
     if not left:
         _let_in(tx, id, min(places, default=None))
-    return done
 
 
 def _let_in(tx: Transaction, id: str, place: int | None) -> None:

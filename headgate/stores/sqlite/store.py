@@ -37,6 +37,7 @@ from headgate.stores.relational import (
     values,
 )
 from headgate.stores.relational.store import RelationalStore, check_chunk
+from headgate.stores.relational.tally import Tally
 from headgate.stores.relational.transaction import Row
 from headgate.stores.sqlite import doctoring, exchanging, submitting
 from headgate.stores.sqlite.bell import Bells
@@ -57,10 +58,12 @@ class SQLiteStore(RelationalStore):
         self._bells = Bells(folder)
         self._liveness = Liveness(folder)
         self._words: values.Words | None = None
+        self._tally = Tally(self._write)
         self._orphans_at = 0.0
         migrate(self._db)
 
     def close(self) -> None:
+        self._tally.flush()
         self._liveness.close()
         self._db.close()
 
@@ -94,7 +97,9 @@ class SQLiteStore(RelationalStore):
     def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         check_chunk(jobs)
         with self._write() as tx:
-            return submitting.submit(tx, jobs)
+            done = submitting.submit(tx, jobs)
+        self._tally.add(jobs, done)
+        return done
 
     def submit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         raise WrongConnection(

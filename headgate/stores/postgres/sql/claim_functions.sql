@@ -742,7 +742,9 @@ BEGIN
                    || t.since || ',' || j.created_at || ',' || to_json(j.args)::text || ','
                    || to_json(j.options)::text || ',' || t.held || ','
                    || CASE WHEN t.attempt > 1 THEN headgate.history(j.n)::text ELSE 'null' END
-                   || ']', ',' ORDER BY t.i) || ']',
+                   || CASE WHEN j.caps IS NULL THEN ']'
+                           WHEN j.caps LIKE '%"waiting"%' THEN ',2]' ELSE ',1]' END,
+                   ',' ORDER BY t.i) || ']',
                array_agg(t.token) FILTER (WHERE j.expires_at <= v_now AND t.attempt = 1)
         INTO v_claimed, v_expired
         FROM unnest(v_tokens, v_jobs, v_attempts, v_since, v_held_texts, v_lanes, v_reserved)
@@ -778,7 +780,9 @@ LANGUAGE sql STABLE AS $$
     SELECT json_agg(json_build_array(
         json_build_array(j.queue, j.priority, j.band, j.turn, j.lane, r.reserved),
         r.token, j.id, r.attempt, r.ready_at, j.created_at, j.args, j.options, r.slots::json,
-        CASE WHEN r.attempt > 1 THEN headgate.history(j.n) END) ORDER BY r.token)
+        CASE WHEN r.attempt > 1 THEN headgate.history(j.n) END,
+        CASE WHEN j.caps IS NULL THEN 0 WHEN j.caps LIKE '%"waiting"%' THEN 2 ELSE 1 END)
+        ORDER BY r.token)
     FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
     WHERE r.worker = claimed_by.worker AND r.op = claimed_by.op
 $$;

@@ -6,6 +6,9 @@ SELECT number, id, existing, conflict FROM headgate.submit(:jobs, true)
 SELECT json_agg(json_build_array(number, id, existing, conflict) ORDER BY number)::text
 FROM headgate.submit(:jobs, true)
 
+-- name: submit_capped
+SELECT number, id, existing, conflict, refused, follows FROM headgate.submit_capped(:jobs, true)
+
 -- name: generation
 SELECT headgate.generation()
 

@@ -74,35 +74,37 @@ BEGIN
         FROM ROWS FROM (json_to_recordset(v_jobs) AS (
             id uuid, task text, queue text, priority smallint, band text, turn text, lane text,
             args text, options text, needs text, carried text, delay float8, run_at float8,
-            expires float8, max_lost integer, key text, parent text
+            expires float8, max_lost integer, key text, parent text, caps text, held boolean
         )) WITH ORDINALITY AS x (
             id, task, queue, priority, band, turn, lane, args, options, needs, carried, delay,
-            run_at, expires, max_lost, key, parent, number)
+            run_at, expires, max_lost, key, parent, caps, held, number)
     ), stored AS (
         -- A job that is there already is the same submit again, after a lost answer.
         INSERT INTO headgate.jobs (n, id, task, queue, priority, band, turn, lane, place, args,
                                    options, needs, carried, created_at, run_at, expires,
-                                   expires_at, max_lost, idempotency_key, parent)
+                                   expires_at, max_lost, idempotency_key, parent, caps)
         SELECT g.n, g.id, g.task, g.queue, g.priority, g.band, g.turn, g.lane,
                (greatest(g.due, v_now) * 1e6)::bigint, g.args,
                g.options, g.needs, g.carried, v_now, CASE WHEN g.due > v_now THEN g.due END,
-               g.expires, g.due + g.expires, g.max_lost, g.key, g.parent
+               g.expires, g.due + g.expires, g.max_lost, g.key, g.parent, g.caps
         FROM given g WHERE g.n IS NOT NULL
         ON CONFLICT (id) DO NOTHING
         RETURNING n
     ), unrouted AS (
         INSERT INTO headgate.unrouted (task, job)
         SELECT g.task, g.n FROM given g JOIN stored s ON s.n = g.n WHERE g.band = ''
+          AND g.held IS NULL
     ), scheduled AS (
         INSERT INTO headgate.scheduled (run_at, job, attempt, keeps_place, reason)
         SELECT g.due, g.n, 0, false, 'delayed' FROM given g JOIN stored s ON s.n = g.n
-        WHERE g.band <> '' AND g.due > v_now
+        WHERE g.band <> '' AND g.due > v_now AND g.held IS NULL
     ), ready AS (
         INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since,
                                     gen)
         SELECT g.queue, g.priority, g.band, g.turn, g.lane, (v_now * 1e6)::bigint, g.n, 0, v_now,
                v_gen
-        FROM given g JOIN stored s ON s.n = g.n WHERE g.band <> '' AND g.due <= v_now
+        FROM given g JOIN stored s ON s.n = g.n
+        WHERE g.band <> '' AND g.due <= v_now AND g.held IS NULL
     )
     SELECT g.number::integer, coalesce(v_met ->> g.number::text, g.id::text),
            NOT EXISTS (SELECT 1 FROM stored s WHERE s.n = g.n), false

@@ -1,0 +1,442 @@
+-- Caps: does a submission fit? In any transaction, at any level of isolation.
+--
+-- A cap is exact because each place is a row with a key of its own: of two who want the same one,
+-- one gets it, whatever either of them can see. A place is free when its holder does not count
+-- any more; that is looked up when somebody wants it, so that ends of jobs need not be told.
+--
+-- Who submits shares a lock on the group with all others who do, takes a place that nobody is
+-- trying for, and waits for a rival's transaction only where all other places are held for sure.
+-- Many at once, and who finds holders above the cap (it was lowered), have the group for
+-- themselves. Groups come in one order, so that no two wait for each other. A snapshot that is too
+-- old to decide ends in a serialization failure: PostgreSQL's own, at the unique key or at a row
+-- that has changed since.
+
+-- What the holders of places do, and whether they count there.
+CREATE OR REPLACE FUNCTION headgate.holders(p_grp text, p_rule text, p_above integer DEFAULT 0)
+RETURNS TABLE (place integer, job uuid, until float8, n bigint, state text, counts boolean,
+               held boolean)
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+    SELECT x.place, x.job, x.until, x.n, x.state,
+           CASE p_rule WHEN 'waiting' THEN x.state IN ('waiting', 'reserved')
+                       WHEN 'period' THEN x.until > headgate.clock()
+                       ELSE x.state <> 'over' END,
+           EXISTS (SELECT 1 FROM headgate.held h WHERE h.job = x.job)
+    FROM (
+        SELECT p.place, p.job, p.until, j.n,
+               CASE WHEN j.n IS NULL OR f.job IS NOT NULL THEN 'over' WHEN r.job IS NULL THEN 'waiting'
+                    WHEN r.reserved THEN 'reserved' ELSE 'running' END AS state
+        FROM headgate.cap_places p
+        LEFT JOIN headgate.jobs j ON j.id = p.job
+        LEFT JOIN headgate.finished f ON f.job = j.n
+        LEFT JOIN headgate.running r ON r.job = j.n
+        WHERE p.grp = p_grp AND p.rule = p_rule AND p.place > p_above AND p.job IS NOT NULL
+    ) x
+    ORDER BY x.place
+$$;
+
+-- Does the holder of one place count there now?
+CREATE OR REPLACE FUNCTION headgate.counts(p_rule text, p_job uuid) RETURNS boolean
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET jit = off
+AS $$
+    SELECT EXISTS (
+        SELECT 1 FROM headgate.jobs j
+        WHERE j.id = p_job AND NOT EXISTS (SELECT 1 FROM headgate.finished f WHERE f.job = j.n)
+          AND (p_rule <> 'waiting' OR NOT EXISTS (
+              SELECT 1 FROM headgate.running r WHERE r.job = j.n AND NOT r.reserved)))
+$$;
+
+CREATE OR REPLACE FUNCTION headgate.place_key(p_grp text, p_rule text, p_place integer)
+RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT headgate.lock_key(E'\x01place ' || p_place || ' ' || p_rule || ' ' || p_grp)
+$$;
+
+-- Try for a place of which there is no row. The lock tells others that we do: our row they
+-- cannot see before we commit.
+CREATE OR REPLACE FUNCTION headgate.try_new_place(
+    p_grp text, p_rule text, p_place integer, p_job uuid
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(headgate.salt(), headgate.place_key(p_grp, p_rule, p_place))
+    THEN
+        RETURN false;
+    END IF;
+    INSERT INTO headgate.cap_places (grp, rule, place, job) VALUES (p_grp, p_rule, p_place, p_job)
+    ON CONFLICT (grp, rule, place) DO NOTHING;
+    RETURN FOUND;
+END $$;
+
+-- Put the job into a free place up to the cap; NULL: all are held by jobs that count.
+CREATE OR REPLACE FUNCTION headgate.take_free_place(
+    p_grp text, p_rule text, p_cap integer, p_job uuid
+) RETURNS integer LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    v_place integer;
+    v_last integer;
+    v_rival integer;
+    v_there boolean;
+    v_free record;
+BEGIN
+    LOOP
+        v_rival := NULL;
+        -- One that was cleared, and that nobody is taking just now.
+        SELECT p.place INTO v_place FROM headgate.cap_places p
+        WHERE p.grp = p_grp AND p.rule = p_rule AND p.job IS NULL AND p.place <= p_cap
+        ORDER BY p.place LIMIT 1 FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            UPDATE headgate.cap_places SET job = p_job
+            WHERE grp = p_grp AND rule = p_rule AND place = v_place;
+            RETURN v_place;
+        END IF;
+        -- A new one behind the last.
+        SELECT coalesce(max(p.place), 0) INTO v_last FROM headgate.cap_places p
+        WHERE p.grp = p_grp AND p.rule = p_rule;
+        v_place := v_last + 1;
+        WHILE v_place <= p_cap LOOP
+            IF headgate.try_new_place(p_grp, p_rule, v_place, p_job) THEN
+                RETURN v_place;
+            END IF;
+            v_rival := coalesce(v_rival, v_place);
+            v_place := v_place + 1;
+        END LOOP;
+        v_there := false;
+        -- One whose holder counts no more, or one that was never used.
+        FOR v_free IN
+            SELECT s.place, p.job, p.place IS NOT NULL AS there
+            FROM generate_series(1, least(p_cap, v_last)) s (place)
+            LEFT JOIN headgate.cap_places p
+                ON p.grp = p_grp AND p.rule = p_rule AND p.place = s.place
+            WHERE p.job IS NULL OR NOT headgate.counts(p_rule, p.job)
+            ORDER BY s.place
+        LOOP
+            IF NOT v_free.there THEN
+                IF headgate.try_new_place(p_grp, p_rule, v_free.place, p_job) THEN
+                    RETURN v_free.place;
+                END IF;
+            ELSE
+                PERFORM 1 FROM headgate.cap_places p
+                WHERE p.grp = p_grp AND p.rule = p_rule AND p.place = v_free.place
+                  AND p.job IS NOT DISTINCT FROM v_free.job
+                FOR UPDATE SKIP LOCKED;
+                -- It is ours now; whether its holder counts is asked again, by a statement that
+                -- began after the lock: the job may have been given a second life meanwhile.
+                IF FOUND AND NOT headgate.counts(p_rule, v_free.job) THEN
+                    UPDATE headgate.cap_places SET job = p_job
+                    WHERE grp = p_grp AND rule = p_rule AND place = v_free.place;
+                    RETURN v_free.place;
+                END IF;
+            END IF;
+            IF v_rival IS NULL OR v_rival > v_free.place THEN
+                v_rival := v_free.place;
+                v_there := v_free.there;
+            END IF;
+        END LOOP;
+        IF v_rival IS NULL THEN
+            RETURN NULL;
+        END IF;
+        -- All that is left depends on transactions that have not ended. Wait for one of them, and
+        -- look again: any place may have become free meanwhile.
+        IF v_there THEN
+            PERFORM 1 FROM headgate.cap_places p
+            WHERE p.grp = p_grp AND p.rule = p_rule AND p.place = v_rival FOR UPDATE;
+        ELSE
+            PERFORM pg_advisory_xact_lock(
+                headgate.salt(), headgate.place_key(p_grp, p_rule, v_rival));
+        END IF;
+    END LOOP;
+END $$;
+
+-- Put the job into a place whatever the cap says, above `p_above`: it counts there, and moves down
+-- before the next place is given out. Waits for nobody.
+CREATE OR REPLACE FUNCTION headgate.append_place(
+    p_grp text, p_rule text, p_job uuid, p_above integer DEFAULT 0
+) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_place integer;
+BEGIN
+    SELECT greatest(coalesce(max(p.place), 0), p_above) + 1 INTO v_place
+    FROM headgate.cap_places p WHERE p.grp = p_grp AND p.rule = p_rule;
+    WHILE NOT headgate.try_new_place(p_grp, p_rule, v_place, p_job) LOOP
+        v_place := v_place + 1;
+    END LOOP;
+    RETURN v_place;
+END $$;
+
+CREATE OR REPLACE FUNCTION headgate.stands_above(p_grp text, p_rule text, p_cap integer)
+RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT 1 FROM headgate.holders(p_grp, p_rule, p_cap) h WHERE h.counts)
+$$;
+
+-- A place for the job, or NULL. Who stands above the cap comes first; for that one must have the
+-- group alone, and who does not begins again when it meets one.
+CREATE OR REPLACE FUNCTION headgate.take_place(
+    p_grp text, p_rule text, p_cap integer, p_job uuid, p_alone boolean
+) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_above record;
+    v_place integer;
+BEGIN
+    IF p_alone THEN
+        FOR v_above IN SELECT * FROM headgate.holders(p_grp, p_rule, p_cap) LOOP
+            IF v_above.counts THEN
+                v_place := headgate.take_free_place(p_grp, p_rule, p_cap, v_above.job);
+                IF v_place IS NULL THEN
+                    RETURN NULL;
+                END IF;
+            END IF;
+            UPDATE headgate.cap_places SET job = NULL
+            WHERE grp = p_grp AND rule = p_rule AND place = v_above.place AND job = v_above.job;
+        END LOOP;
+        RETURN headgate.take_free_place(p_grp, p_rule, p_cap, p_job);
+    END IF;
+    IF headgate.stands_above(p_grp, p_rule, p_cap) THEN
+        RAISE EXCEPTION 'somebody stands above the cap' USING ERRCODE = 'HG001';
+    END IF;
+    v_place := headgate.take_free_place(p_grp, p_rule, p_cap, p_job);
+    -- Somebody may have come to stand there before what we took was free.
+    IF v_place IS NOT NULL AND headgate.stands_above(p_grp, p_rule, p_cap) THEN
+        RAISE EXCEPTION 'somebody stands above the cap' USING ERRCODE = 'HG001';
+    END IF;
+    RETURN v_place;
+END $$;
+
+-- The one place of a period, or NULL.
+CREATE OR REPLACE FUNCTION headgate.take_period(p_grp text, p_job uuid, p_seconds float8)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_until float8;
+BEGIN
+    LOOP
+        SELECT p.until INTO v_until FROM headgate.cap_places p
+        WHERE p.grp = p_grp AND p.rule = 'period' AND p.place = 1;
+        IF NOT FOUND THEN
+            -- Waits for a rival: whether there is a period depends on it.
+            INSERT INTO headgate.cap_places (grp, rule, place, job, until)
+            VALUES (p_grp, 'period', 1, p_job, headgate.clock() + p_seconds)
+            ON CONFLICT (grp, rule, place) DO NOTHING;
+            IF FOUND THEN
+                RETURN 1;
+            END IF;
+        ELSIF v_until > headgate.clock() THEN
+            RETURN NULL;
+        ELSE
+            UPDATE headgate.cap_places SET job = p_job, until = headgate.clock() + p_seconds
+            WHERE grp = p_grp AND rule = 'period' AND place = 1
+              AND (until IS NULL OR until <= headgate.clock());
+            IF FOUND THEN
+                RETURN 1;
+            END IF;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Submit, where some of the jobs have caps. `jobs` and the answer are as those of `submit`;
+-- besides, `refused` is [group, rule, count, cap, existing, until] of a job that was not stored,
+-- and `follows` says that it stands for another: that it waits for its end (`cancel`), or merely
+-- for somebody to take that out of line (`replace`).
+CREATE OR REPLACE FUNCTION headgate.submit_capped(jobs text, quiet boolean DEFAULT false)
+RETURNS TABLE (number integer, id text, existing boolean, conflict boolean, refused text,
+               follows text)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_jobs json := jobs::json;
+    v_alone boolean;
+    v_detail json;
+    v_text text;
+BEGIN
+    -- Who takes several places could wait for somebody who waits for one of them.
+    SELECT count(*) > 1 INTO v_alone FROM json_array_elements(v_jobs) e WHERE e ->> 'caps' <> '';
+    LOOP
+        BEGIN
+            RETURN QUERY SELECT * FROM headgate.submit_under_caps(v_jobs, v_alone);
+            EXIT;
+        EXCEPTION
+            WHEN SQLSTATE 'HG001' THEN
+                v_alone := true;
+            WHEN SQLSTATE 'HG002' THEN
+                GET STACKED DIAGNOSTICS v_text = PG_EXCEPTION_DETAIL;
+                v_detail := v_text::json;
+                RETURN QUERY SELECT (v_detail ->> 0)::integer, v_detail ->> 1, true, true,
+                                    NULL::text, NULL::text;
+                RETURN;
+        END;
+    END LOOP;
+    IF NOT quiet THEN
+        PERFORM headgate.ring_anyway('work');
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION headgate.submit_under_caps(p_jobs json, p_alone boolean)
+RETURNS TABLE (number integer, id text, existing boolean, conflict boolean, refused text,
+               follows text)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_grp text;
+    v_item record;
+    v_id uuid;
+    v_rule record;
+    v_place integer;
+    v_other record;
+    v_after uuid[];
+    v_kinds text[];
+    v_groups text[];
+    v_undo jsonb;
+    v_refused json;
+    v_skip uuid;
+    v_done record;
+BEGIN
+    FOR v_grp IN
+        SELECT DISTINCT (c ->> 0) COLLATE "C"
+        FROM json_array_elements(p_jobs) e, json_array_elements((e ->> 'caps')::json) c ORDER BY 1
+    LOOP
+        IF p_alone THEN
+            PERFORM pg_advisory_xact_lock(
+                headgate.salt(), headgate.lock_key(E'\x01cap ' || v_grp));
+        ELSE
+            PERFORM pg_advisory_xact_lock_shared(
+                headgate.salt(), headgate.lock_key(E'\x01cap ' || v_grp));
+        END IF;
+    END LOOP;
+    FOR v_item IN
+        SELECT e.job, e.n::integer AS n FROM json_array_elements(p_jobs) WITH ORDINALITY e (job, n)
+    LOOP
+        v_id := (v_item.job ->> 'id')::uuid;
+        v_after := '{}';
+        v_kinds := '{}';
+        v_groups := '{}';
+        v_undo := '[]';
+        v_refused := NULL;
+        v_skip := NULL;
+        -- What is there already takes no second place.
+        IF v_item.job ->> 'caps' <> ''
+            AND NOT EXISTS (SELECT 1 FROM headgate.jobs j WHERE j.id = v_id)
+            AND NOT EXISTS (SELECT 1 FROM headgate.idempotency i WHERE i.key = v_item.job ->> 'key')
+        THEN
+            FOR v_rule IN
+                SELECT c ->> 0 AS grp, c ->> 1 AS rule, (c ->> 2)::integer AS cap,
+                       c ->> 3 AS when_full, (c ->> 4)::float8 AS seconds
+                FROM json_array_elements((v_item.job ->> 'caps')::json) c
+            LOOP
+                LOOP
+                    IF v_rule.rule = 'period' THEN
+                        v_place := headgate.take_period(v_rule.grp, v_id, v_rule.seconds);
+                    ELSE
+                        v_place := headgate.take_place(
+                            v_rule.grp, v_rule.rule, v_rule.cap, v_id, p_alone);
+                    END IF;
+                    IF v_place IS NOT NULL THEN
+                        v_undo := v_undo || jsonb_build_array(jsonb_build_array(
+                            v_rule.grp, v_rule.rule, v_place, NULL, NULL));
+                        EXIT;
+                    END IF;
+                    -- Whom the new job stands for: one that it stands for already under another
+                    -- cap; with cancel_running the one successor there may be, then the first
+                    -- that runs; else the first that waits.
+                    SELECT h.* INTO v_other FROM headgate.holders(v_rule.grp, v_rule.rule) h
+                    WHERE v_rule.when_full IN ('replace', 'cancel_running') AND v_rule.cap > 0
+                      AND h.counts AND h.state <> 'over'
+                      AND (h.job = ANY (v_after) OR h.state = 'waiting'
+                           OR (v_rule.when_full = 'cancel_running' AND h.state = 'running'))
+                    ORDER BY h.job = ANY (v_after) DESC,
+                             v_rule.when_full = 'cancel_running' AND h.held DESC,
+                             v_rule.when_full = 'cancel_running' AND h.state = 'running' DESC, h.n
+                    LIMIT 1;
+                    IF NOT FOUND THEN
+                        SELECT json_build_array(v_rule.grp, v_rule.rule, count(*), v_rule.cap,
+                                   (array_agg(h.job ORDER BY h.place))[1],
+                                   CASE v_rule.rule WHEN 'period' THEN min(h.until) END),
+                               CASE v_rule.when_full WHEN 'skip'
+                                   THEN (array_agg(h.job ORDER BY h.place))[1] END
+                        INTO v_refused, v_skip
+                        FROM headgate.holders(v_rule.grp, v_rule.rule) h WHERE h.counts;
+                        EXIT;
+                    END IF;
+                    -- Others may want to stand for it, too: who has its place locked may.
+                    PERFORM 1 FROM headgate.cap_places p
+                    WHERE p.grp = v_rule.grp AND p.rule = v_rule.rule
+                      AND p.place = v_other.place AND p.job = v_other.job FOR UPDATE;
+                    CONTINUE WHEN NOT FOUND;
+                    -- And it must still be as it was, seen by a statement after the lock.
+                    PERFORM 1 FROM headgate.holders(v_rule.grp, v_rule.rule, v_other.place - 1) h
+                    WHERE h.place = v_other.place AND h.state = v_other.state;
+                    CONTINUE WHEN NOT FOUND;
+                    IF NOT v_other.job = ANY (v_after) THEN
+                        v_after := v_after || v_other.job;
+                        v_kinds := v_kinds
+                            || CASE v_other.state WHEN 'running' THEN 'cancel' ELSE 'replace' END;
+                        v_groups := v_groups || v_rule.grp;
+                    END IF;
+                    IF v_other.state = 'running' AND v_rule.rule = 'total' THEN
+                        -- It counts until it has really ended: we stand above the cap until then.
+                        v_place := headgate.append_place(
+                            v_rule.grp, v_rule.rule, v_id, v_rule.cap);
+                        v_undo := v_undo || jsonb_build_array(jsonb_build_array(
+                            v_rule.grp, v_rule.rule, v_place, NULL, NULL));
+                    ELSE
+                        v_undo := v_undo || jsonb_build_array(jsonb_build_array(
+                            v_rule.grp, v_rule.rule, v_other.place, v_other.job, v_other.until));
+                        UPDATE headgate.cap_places SET job = v_id
+                        WHERE grp = v_rule.grp AND rule = v_rule.rule AND place = v_other.place;
+                    END IF;
+                    EXIT;
+                END LOOP;
+                EXIT WHEN v_refused IS NOT NULL;
+            END LOOP;
+        END IF;
+        IF v_refused IS NULL THEN
+            SELECT * INTO v_done FROM headgate.submit(
+                CASE WHEN cardinality(v_after) > 0
+                     THEN '[{"held":true,' || substr(ltrim(v_item.job::text), 2) || ']'
+                     ELSE '[' || v_item.job || ']' END, true);
+            IF v_done.conflict THEN
+                -- Nothing is stored then, not of those before it either.
+                RAISE EXCEPTION 'a key of other work' USING ERRCODE = 'HG002',
+                    DETAIL = json_build_array(v_item.n, v_done.id)::text;
+            END IF;
+        END IF;
+        IF v_refused IS NOT NULL OR v_done.existing THEN
+            UPDATE headgate.cap_places p
+            SET job = (u ->> 3)::uuid, until = (u ->> 4)::float8
+            FROM jsonb_array_elements(v_undo) u
+            WHERE p.grp = u ->> 0 AND p.rule = u ->> 1 AND p.place = (u ->> 2)::integer;
+        ELSIF cardinality(v_after) > 0 THEN
+            INSERT INTO headgate.held (job, after, kind, grp)
+            SELECT v_id, a.after, a.kind, a.grp
+            FROM unnest(v_after, v_kinds, v_groups) a (after, kind, grp);
+            INSERT INTO headgate.unrouted (task, job)
+            SELECT E'\x01held', j.n FROM headgate.jobs j WHERE j.id = v_id;
+            INSERT INTO headgate.cancels (job, at, who, reason)
+            SELECT j.n, headgate.clock(), 'job ' || v_id, 'superseded'
+            FROM unnest(v_after, v_kinds) a (after, kind) JOIN headgate.jobs j ON j.id = a.after
+            WHERE a.kind = 'cancel'
+            ON CONFLICT (job) DO NOTHING;
+        END IF;
+        number := v_item.n;
+        conflict := false;
+        refused := NULL;
+        follows := NULL;
+        IF v_skip IS NOT NULL THEN
+            id := v_skip;
+            existing := true;
+        ELSIF v_refused IS NOT NULL THEN
+            id := v_id;
+            existing := false;
+            refused := v_refused;
+        ELSE
+            id := v_done.id;
+            existing := v_done.existing;
+            -- To stand for one that waits for another itself is to wait for that one.
+            follows := CASE
+                WHEN existing OR cardinality(v_after) = 0 THEN NULL
+                WHEN 'cancel' = ANY (v_kinds)
+                  OR EXISTS (SELECT 1 FROM headgate.held h WHERE h.job = ANY (v_after))
+                THEN 'cancel' ELSE 'replace' END;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
