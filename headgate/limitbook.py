@@ -48,11 +48,9 @@ class LimitBook:
 
     def require(self, group: str, name: str) -> None:
         """Raise `UnknownLimit` unless somebody declares a value for this group."""
-        config = self._app.config
-        self.check_kinds(name)
         if name in self._seen or name in self.declared:
             return
-        if name in config.limits or name in config.rates:
+        if name in self._app.config.limits or name in self._app.config.rates:
             return
         found = self._app.store.values([name, group])
         if found[name].source not in ("none", "carried"):
@@ -66,14 +64,11 @@ class LimitBook:
             " pass concurrency_limit="
         )
 
-    def check_kinds(self, name: str) -> None:
+    def _check_kind(self, name: str) -> None:
         """The same name must not be a limit here and a rate in the file, or the other way round:
         neither could stand for the other."""
         config = self._app.config
-        declared = self.declared.get(name)
-        if declared is None:
-            return
-        rate = pace_of(declared) is not None
+        rate = pace_of(self.declared[name]) is not None
         if name in (config.limits if rate else config.rates):
             here, there = ("rate", "limits") if rate else ("limit", "rates")
             raise DeclarationError(
@@ -162,7 +157,7 @@ class LimitBook:
     def code(self) -> dict[str, int | None]:
         """The values declared in code, as they are published."""
         for name in self.declared:
-            self.check_kinds(name)
+            self._check_kind(name)
         return {name: limit.max for name, limit in self.declared.items()}
 
     def code_rates(self) -> dict[str, Pace]:

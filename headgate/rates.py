@@ -162,8 +162,9 @@ class Rate(Limit):
         return f"Rate({self.name!r}, {self.max}, per={self.pace.per:g}{key}{burst}{units})"
 
     def __eq__(self, other: object) -> bool:
-        same = super().__eq__(other)
-        return self.pace == other.pace if same is True and isinstance(other, Rate) else same
+        if not isinstance(other, Rate):
+            return False if isinstance(other, Limit) else NotImplemented
+        return super().__eq__(other) is True and self.pace == other.pace
 
     def __hash__(self) -> int:
         return hash((self.name, self.max, self.width, self.pace))
