@@ -35,6 +35,7 @@ from headgate.submit import Stamp
 from headgate.tasks import Call, Task
 from headgate.threads import in_thread
 from headgate.waiting import Watch
+from headgate.why import Explained, ask
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -307,6 +308,20 @@ class App(Declaring):
     async def aget_job(self, id: str) -> JobRecord:
         """`get_job` for code in an event loop."""
         return await in_thread(self.get_job, id)
+
+    def why(self, id: str) -> Explained:
+        """Why the job is where it is: what it waits for, who holds that, when it may start.
+
+        >>> print(app.why(handle.id))                                   # doctest: +SKIP
+        The job waits for tenant/acme: 2 of 2 units are held by …
+        """
+        if not is_text(id):
+            raise JobNotFound(f"no job {id!r} in {shown(self.url)}")
+        return ask(self.store, id)
+
+    async def awhy(self, id: str) -> Explained:
+        """`why` for code in an event loop."""
+        return await in_thread(self.why, id)
 
     def slot(
         self,

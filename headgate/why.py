@@ -4,14 +4,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headgate.jobs import AttemptRecord
-    from headgate.stores.protocol import LimitRecord, SlotRecord, Why
+    from headgate.stores.protocol import LimitRecord, SlotRecord, Store, Why, Word
 
 HOLDERS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Why a job is where it is: `text` for people, `why` for programs."""
+
+    why: Why
+    text: str
+
+    @property
+    def code(self) -> str:
+        """The cause, as one stable word; see `headgate.stores.protocol.Why`."""
+        return self.why.code
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def ask(store: Store, id: str, adjust: Callable[[Why], Why] | None = None) -> Explained:
+    """Facts and words about one job; `JobNotFound` if there is none. `adjust` adds what only who
+    asks can know.
+
+    >>> print(ask(app.store, job_id))                                   # doctest: +SKIP
+    The job waits for tenant/acme: 2 of 2 units are held by …
+    """
+    why = store.why(id)
+    if adjust is not None:
+        why = adjust(why)
+    names = {worker.id: worker.name for worker in store.workers()}
+    text = explain(why, now=store.now(), names=names, attempts=store.attempts(id))
+    return Explained(why, text)
 
 
 def explain(
@@ -37,6 +68,7 @@ def explain(
         sentences.append(f"{why.detail[0].upper()}{why.detail[1:].rstrip('.')}.")
     if why.job.state == "ready" and why.ahead is not None:
         sentences.append(_place(why))
+    sentences += _estimate(why, now)
     return " ".join(sentences)
 
 
@@ -119,7 +151,10 @@ def _limit_full(why: Why, now: float, names: Names) -> str:
         _full(group, why, now, names) if group.pace is None else _rate(group, now)
         for group in why.groups
     ]
-    return f"The job waits for {'; and for '.join(groups) or 'a limit that is full'}."
+    ends = ""
+    if why.until is not None and why.code == "limit-full":
+        ends = f" The first of these slots ends by itself {_in(why.until, now)}."
+    return f"The job waits for {'; and for '.join(groups) or 'a limit that is full'}.{ends}"
 
 
 def _rate_full(why: Why, now: float, names: Names) -> str:
@@ -128,19 +163,16 @@ def _rate_full(why: Why, now: float, names: Names) -> str:
 
 
 def _limit_zero(why: Why, now: float, names: Names) -> str:
-    groups = " and ".join(group.group for group in why.groups)
+    groups = " and ".join(f"{g.group} is 0{_said(g.override, now)}" for g in why.groups)
     first = why.groups[0].group if why.groups else "GROUP"
     return (
-        f"The limit of {groups or 'a group'} is 0, so nothing may start;"
+        f"The limit of {groups or 'a group is 0'}, so nothing may start;"
         f" `headgate concurrency set {first} --limit N` changes it."
     )
 
 
 def _limit_paused(why: Why, now: float, names: Names) -> str:
-    told = [
-        f"{group.group} is paused" + (f" by {group.paused_by}" if group.paused_by else "")
-        for group in why.groups
-    ]
+    told = [f"{group.group} is paused{_said(group.pause, now)}" for group in why.groups]
     first = why.groups[0].group if why.groups else "GROUP"
     return (
         f"{' and '.join(told) or 'A limit is paused'};"
@@ -183,8 +215,25 @@ def _reserved(why: Why, now: float, names: Names) -> str:
     )
 
 
+def _cap(why: Why, now: float, names: Names) -> str:
+    return f"The job waits for a cap: {why.detail.rstrip('.')}. It takes that one's place then."
+
+
+def _priority(why: Why, now: float, names: Names) -> str:
+    more = "more than " if why.before_bounded else ""
+    are = "job" if why.before == 1 else "jobs"
+    return (
+        f"All that the job needs is free, but its workers are busy, and {more}{why.before:,} {are}"
+        f" of queue {why.job.queue} with a better priority than {why.job.priority} go first."
+    )
+
+
 def _turn(why: Why, now: float, names: Names) -> str:
-    turn = f" (its turn is {why.job.turn!r})" if why.job.turn else ""
+    turn = ""
+    if why.job.turn:
+        others = (why.turns or 1) - 1
+        along = f", one of {others + 1:,} that take turns" if others else ""
+        turn = f" (its turn is {why.job.turn!r}{along})"
     return f"All that the job needs is free; it waits for a worker with room{turn}."
 
 
@@ -226,6 +275,8 @@ _SENTENCES: dict[str, Callable[[Why, float, Names], str]] = {
     "limit-missing": _limit_missing,
     "too-wide": _too_wide,
     "reserved": _reserved,
+    "cap": _cap,
+    "priority": _priority,
     "turn": _turn,
     "running": _running,
     "cancelling": _cancelling,
@@ -233,7 +284,16 @@ _SENTENCES: dict[str, Callable[[Why, float, Names], str]] = {
 }
 
 _DETAIL_TOLD = frozenset(
-    ("done", "queue-paused", "queue-closed", "reserved", "unrouted", "unknown-task")
+    (
+        "done",
+        "queue-paused",
+        "queue-closed",
+        "reserved",
+        "unrouted",
+        "unknown-task",
+        "cap",
+        "priority",
+    )
 )
 
 
@@ -282,8 +342,10 @@ def _holder(slot: SlotRecord, now: float, names: Names) -> str:
     what = "job" if slot.job else "slot holder"
     units = f", {slot.units} units" if slot.units > 1 else ""
     overdue = ", overdue" if slot.overdue else ""
+    lease = "" if slot.lease_ends is None else f", lease {age(slot.lease_ends - now)}"
     worker = names.get(slot.worker, slot.worker)
-    return f"{what} {slot.holder} (worker {worker}, for {age(now - slot.since)}{units}{overdue})"
+    since = age(now - slot.since)
+    return f"{what} {slot.holder} (worker {worker}, for {since}{units}{lease}{overdue})"
 
 
 def _place(why: Why) -> str:
@@ -293,6 +355,27 @@ def _place(why: Why) -> str:
     if ahead == 0:
         return "It is the first in its lane."
     return f"{ahead:,} job{' is' if ahead == 1 else 's are'} ahead of it in its lane."
+
+
+def _estimate(why: Why, now: float) -> list[str]:
+    if why.estimated_start is None or why.job.state != "ready":
+        return []
+    when = "now" if why.estimated_start <= now else f"in about {age(why.estimated_start - now)}"
+    if why.typical is None:
+        # Where workers have room it is told already; a rate needs no measurement.
+        return [f"It may start {when} at the earliest."] if why.code == "rate-full" else []
+    told = f"take {age(why.typical)} as a rule (the median of the last {why.measured:,})"
+    return [f"It may start {when} at the earliest: jobs of its task {told}."]
+
+
+def _said(word: Word | None, now: float) -> str:
+    """By whom, why and until when."""
+    if word is None:
+        return ""
+    by = f" by {word.by}" if word.by else ""
+    reason = f": {_first_line(word.reason)}" if word.reason else ""
+    until = "" if word.until is None else f" (that ends by itself {_in(word.until, now)})"
+    return f"{by}{reason}{until}"
 
 
 def _value(group: LimitRecord) -> str:

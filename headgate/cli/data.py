@@ -9,7 +9,15 @@ from typing import Any
 
 from headgate.jobs import AttemptRecord, Failure, JobRecord
 from headgate.limits import Need
-from headgate.stores.protocol import EventRecord, LimitRecord, QueueRecord, SlotRecord, WorkerRecord
+from headgate.stores.protocol import (
+    EventRecord,
+    LimitRecord,
+    QueueRecord,
+    SlotRecord,
+    Word,
+    WorkerRecord,
+)
+from headgate.why import Explained
 
 
 def moment(t: float | None) -> str | None:
@@ -91,6 +99,49 @@ def limit(record: LimitRecord) -> dict[str, Any]:
         "keyed": record.keyed,
         "reserved_by": record.reserved_by,
         "disagree": [{"declarer": who, "limit": value} for who, value in record.disagree],
+        "override": word(record.override),
+        "pause": word(record.pause),
+        "weight": word(record.weight),
+        "orphaned": record.orphaned,
+    }
+
+
+def word(said: Word | None) -> dict[str, Any] | None:
+    """What an operator said: a limit (null: unlimited), a pause or a weight."""
+    if said is None:
+        return None
+    return {
+        "value": said.value,
+        "by": said.by,
+        "reason": said.reason,
+        "at": moment(said.at),
+        "until": moment(said.until),
+    }
+
+
+def why(explained: Explained) -> dict[str, Any]:
+    """Why a job is where it is; the fields are documented in operate.md."""
+    facts = explained.why
+    return {
+        "id": facts.job.id,
+        "state": facts.job.state,
+        "code": facts.code,
+        "text": explained.text,
+        "groups": [limit(group) for group in facts.groups],
+        "holders": [
+            {"group": held.group, **slot(held), "lease_ends": moment(held.lease_ends)}
+            for held in facts.holders
+        ],
+        "ahead": facts.ahead,
+        "ahead_bounded": facts.ahead_bounded,
+        "before": facts.before,
+        "before_bounded": facts.before_bounded,
+        "turns": facts.turns,
+        "until": moment(facts.until),
+        "typical_secs": facts.typical,
+        "measured": facts.measured,
+        "estimated_start": moment(facts.estimated_start),
+        "detail": facts.detail,
     }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headgate.cli import show, values
 from headgate.cli.exits import OK, TROUBLE
 from headgate.cli.frame import Frame, Verb, pass_frame
 from headgate.stores import shown
@@ -18,16 +19,25 @@ if TYPE_CHECKING:
 
 @click.command(cls=Verb)
 @click.option("--repair", is_flag=True, help="Repair what can be repaired.")
+@click.option("--strict", is_flag=True, help="Exit 1 for what only looks wrong, too.")
+@click.option(
+    "--older", metavar="1m", default="1m", show_default=True, callback=values.span,
+    help="Jobs that waited longer than this look wrong.",
+)  # fmt: skip
 @pass_frame
-def doctor(frame: Frame, repair: bool) -> None:
+def doctor(frame: Frame, repair: bool, strict: bool, older: float) -> None:
     """Check the store and the configuration; exits 1 if trouble is left.
+
+    What only looks wrong is shown too: free slots with jobs that wait for them, attempts that
+    are overdue, leases that have ended, a fleet that disagrees about a limit.
 
     \b
     headgate doctor
     headgate doctor --repair
     """
-    config = frame.config
-    troubles = frame.store().doctor(repair)
+    config, store = frame.config, frame.store()
+    troubles = store.doctor(repair)
+    odd = store.oddities(older)
     left = [trouble for trouble in troubles if not trouble.repaired]
     file = str(config.path) if config.path else None
     if frame.as_json:
@@ -37,6 +47,7 @@ def doctor(frame: Frame, repair: bool) -> None:
                 "url": shown(config.url),
                 "config": file,
                 "troubles": [asdict(trouble) for trouble in troubles],
+                "odd": [asdict(one) for one in odd],
             }
         )
     else:
@@ -44,8 +55,10 @@ def doctor(frame: Frame, repair: bool) -> None:
         click.echo(f"config  {file or 'none (defaults)'}")
         for trouble in troubles:
             click.echo(_told(trouble))
+        for one in odd:
+            show.line(f"looks wrong: {one.what}: {one.detail}")
         click.echo("no trouble found" if not troubles else _summary(troubles, left, repair))
-    sys.exit(TROUBLE if left else OK)
+    sys.exit(TROUBLE if left or (strict and odd) else OK)
 
 
 def _told(trouble: Trouble) -> str:

@@ -13,6 +13,7 @@ from headgate.cli.frame import Frame, Verb, pass_frame
 
 if TYPE_CHECKING:
     from headgate.jobs import AttemptRecord, JobFilter, JobRecord
+    from headgate.stores.protocol import Why
 
 STATES = ("scheduled", "ready", "running", "succeeded", "failed", "cancelled")
 MOST = 1_000_000
@@ -147,37 +148,24 @@ def show_job(frame: Frame, id: str) -> None:
 @click.argument("id")
 @pass_frame
 def why_job(frame: Frame, id: str) -> None:
-    """Say what a job waits for, who holds it, and its place in line."""
+    """Say what a job waits for, who holds it, its place in line, and when it may start."""
     from dataclasses import replace
 
     from headgate.cli import data, show
-    from headgate.why import explain
+    from headgate.why import ask
 
-    store = frame.store()
-    why = store.why(id)
-    queue = frame.config.queues.get(why.job.queue)
-    if queue is not None and queue.closed and why.job.state == "ready":
+    def closed_here(why: Why) -> Why:
+        queue = frame.config.queues.get(why.job.queue)
+        if queue is None or not queue.closed or why.job.state != "ready":
+            return why
         # The store cannot know: each worker has this from its configuration.
-        why = replace(why, code="queue-closed", detail=str(frame.config.path))
-    names = {worker.id: worker.name for worker in store.workers()}
-    text = explain(why, now=store.now(), names=names, attempts=store.attempts(id))
-    if not frame.as_json:
-        show.paragraph(frame, text)
-        return
-    frame.print_json(
-        {
-            "id": why.job.id,
-            "state": why.job.state,
-            "code": why.code,
-            "text": text,
-            "groups": [data.limit(group) for group in why.groups],
-            "holders": [{"group": slot.group, **data.slot(slot)} for slot in why.holders],
-            "ahead": why.ahead,
-            "ahead_bounded": why.ahead_bounded,
-            "until": data.moment(why.until),
-            "detail": why.detail,
-        }
-    )
+        return replace(why, code="queue-closed", detail=str(frame.config.path))
+
+    explained = ask(frame.store(), id, closed_here)
+    if frame.as_json:
+        frame.print_json(data.why(explained))
+    else:
+        show.paragraph(frame, explained.text)
 
 
 @jobs.command("cancel", cls=Verb)

@@ -95,6 +95,11 @@ def paragraph(frame: Frame, text: str) -> None:
     click.echo(text)
 
 
+def line(text: str) -> None:
+    """One line of an answer, whatever it quotes."""
+    click.echo(visible(" ".join(text.split("\n"))))
+
+
 def note(text: str) -> None:
     """A word to the person, never mixed into the answer on stdout."""
     click.echo(visible(text), err=True)

@@ -32,7 +32,7 @@ NO_TEXT = "\udcff"
         ("concurrency", "set", "gpu", "--limit", "2", "--reason", NO_TEXT),
         ("concurrency", "set", "gpu", "--limit", "2", "--reason", " "),
         ("concurrency", "release", "gpu", "9" * 30, "--force"),
-        ("concurrency", "log", "--limit", "9" * 30),
+        ("concurrency", "history", "--limit", "9" * 30),
         ("queues", "pause", NO_TEXT),
     ],
     ids=lambda arguments: ascii(" ".join(arguments))[:60],

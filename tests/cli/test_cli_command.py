@@ -49,7 +49,19 @@ def test_help_imports_no_more_than_it_needs(tmp_path: Path) -> None:
     + [["jobs", verb] for verb in ("ls", "show", "cancel", "retry", "why")]
     + [
         ["concurrency", verb]
-        for verb in ("status", "set", "release", "pause", "resume", "reset", "log")
+        for verb in (
+            "status",
+            "set",
+            "release",
+            "pause",
+            "resume",
+            "reset",
+            "history",
+            "ls",
+            "weight",
+            "import",
+            "export",
+        )
     ]
     + [["queues", verb] for verb in ("ls", "pause", "resume")]
     + [["workers", "ls"]],

@@ -61,15 +61,15 @@ def test_set_reset_pause_resume(headgate: Command, store: Store) -> None:
 
 def test_every_change_is_told(headgate: Command, store: Store) -> None:
     publish(store, gpu=4)
-    assert headgate("concurrency", "log").out == ""
+    assert headgate("concurrency", "history").out == ""
     headgate("concurrency", "set", "gpu", "--limit", "2", "--reason", "too hot")
     headgate("concurrency", "pause", "gpu")
     headgate("concurrency", "set", "other", "--limit", "1", "--reason", "new")
-    last, first = headgate("concurrency", "log", "gpu", "--json").json["changes"]
+    last, first = headgate("concurrency", "history", "gpu", "--json").json["changes"]
     assert (first["old"], first["new"], first["reason"]) == (4, 2, "too hot")
     assert (last["was_paused"], last["paused"]) == (False, True)
     assert "@" in first["by"]
-    shown = headgate("concurrency", "log").out.splitlines()
+    shown = headgate("concurrency", "history").out.splitlines()
     assert len(shown) == 4
     assert "too hot" in shown[-1]
 
@@ -84,11 +84,11 @@ def test_over_runs_are_told(headgate: Command, store: Store) -> None:
     told = headgate("doctor")
     assert told.code == 1
     assert "over-runs: attempts that ran on" in told.out
-    (overrun,) = headgate("concurrency", "log", "--json").json["overruns"]
+    (overrun,) = headgate("concurrency", "history", "--json").json["overruns"]
     assert (overrun["subject"], overrun["groups"]) == (claimed.job, ["tenant/acme"])
-    (line,) = headgate("concurrency", "log", "tenant/acme").out.splitlines()[1:]
+    (line,) = headgate("concurrency", "history", "tenant/acme").out.splitlines()[1:]
     assert f"job {claimed.job} ran on" in line
-    assert headgate("concurrency", "log", "tenant/other").out == ""
+    assert headgate("concurrency", "history", "tenant/other").out == ""
 
 
 def test_a_key_can_have_a_limit_of_its_own(headgate: Command, store: Store) -> None:

@@ -207,12 +207,17 @@ def _estimate_full(
         mine = [slot for slot in held if slot.group == group.group]
         if typical is None or not mine or not group.value:
             return facts
-        ends = [
-            slot.expires_at if not slot.job and slot.expires_at else slot.since + typical
-            for slot in mine
-        ]
+        ends = [_end(slot, tx.now, typical) for slot in mine]
         starts.append(nth_start(tx.now, ends, max(0, len(mine) - group.value), ahead, typical))
     return {**facts, "estimated_start": max(starts, default=None)}
+
+
+def _end(slot: SlotRecord, now: float, typical: float) -> float:
+    if not slot.job and slot.expires_at is not None:
+        return slot.expires_at
+    # What has run for longer than others do may well run for as long again.
+    runs = now - slot.since
+    return slot.since + typical if runs < typical else now + runs
 
 
 def nth_start(now: float, ends: Sequence[float], excess: int, ahead: int, takes: float) -> float:

@@ -55,7 +55,8 @@ SELECT j.id::text FROM headgate.reservations r JOIN headgate.jobs j ON j.n = r.j
 WHERE r.grp = :grp
 
 -- name: groups
-SELECT grp FROM headgate.overrides UNION SELECT grp FROM headgate.carried UNION
+SELECT grp FROM headgate.overrides WHERE what <> 'weight' UNION
+SELECT grp FROM headgate.carried UNION
 SELECT grp FROM headgate.slots WHERE epoch = headgate.epoch() AND token IS NOT NULL
 
 -- name: head

@@ -35,7 +35,7 @@ WHERE queue = :queue AND priority = :priority AND band = :band LIMIT 1000
 SELECT j.id FROM reservations r JOIN jobs j ON j.n = r.job WHERE r.grp = :grp
 
 -- name: groups
-SELECT grp FROM overrides UNION SELECT grp FROM carried UNION SELECT grp FROM slots
+SELECT grp FROM overrides WHERE what <> 'weight' UNION SELECT grp FROM carried UNION SELECT grp FROM slots
 
 -- name: head
 SELECT q.place, q.since, j.id AS id FROM ready q JOIN jobs j ON j.n = q.job
