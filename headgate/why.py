@@ -313,7 +313,7 @@ def _full(group: LimitRecord, why: Why, now: float, names: Names) -> str:
 def pace(group: LimitRecord) -> str:
     """What a rate allows, as a person would say it."""
     assert group.pace is not None, "only a rate has a pace"
-    each = f"{_value(group)} starts per {_span(group.pace.per)}"
+    each = f"{_value(group)} starts per {period(group.pace.per)}"
     if group.pace.burst is None or (group.value is not None and group.pace.burst >= group.value):
         return each
     return f"{each}, {group.pace.burst:,} at once"
@@ -326,10 +326,10 @@ def _rate(group: LimitRecord, now: float) -> str:
     return f"{told}; the next may start {_in(group.opens_at, now)}"
 
 
-def _span(seconds: float) -> str:
+def period(seconds: float) -> str:
     """A period as it was declared, more or less.
 
-    >>> _span(1), _span(0.5), _span(60), _span(90), _span(7200), _span(86400)
+    >>> period(1), period(0.5), period(60), period(90), period(7200), period(86400)
     ('1 s', '0.5 s', '60 s', '90 s', '2 h', '24 h')
     """
     for length, unit in ((3600, "h"), (60, "min")):

@@ -177,14 +177,14 @@ def _ask_about(frame: Frame, group: str) -> None:
 
 def _told(frame: Frame, after: LimitRecord, word: Word | None = None) -> None:
     from headgate.cli import data
-    from headgate.cli.limits import value_of
+    from headgate.cli.limits import held_of, value_of
 
     if frame.as_json:
         frame.print_json(data.limit(after))
         return
     click.echo(
         f"{after.group}: limit {value_of(after)} ({after.source}),"
-        f" {after.held:,} held{', paused' if after.paused else ''}{_until(frame, word)}"
+        f" {held_of(after)}{', paused' if after.paused else ''}{_until(frame, word)}"
     )
 
 

@@ -81,7 +81,7 @@ def _one(frame: Frame, group: str) -> None:
             ("limit", f"{value_of(record)} ({record.source})"),
             ("set", _said(record.override, now)),
             ("declared", declared),
-            ("held", f"{record.held:,} units by {record.holders:,} holders"),
+            *_held(record, now),
             ("state", _state(record)),
             ("paused", _said(record.pause, now)),
             ("weight", "" if record.weight is None else f"{record.weight.value} jobs per turn"),
@@ -121,7 +121,31 @@ def _slot(frame: Frame, slot: SlotRecord, names: dict[str, str], now: float) -> 
 def value_of(record: LimitRecord) -> str:
     if record.source == "none":
         return "-"
-    return "unlimited" if record.value is None else f"{record.value:,}"
+    value = "unlimited" if record.value is None else f"{record.value:,}"
+    if record.pace is None:
+        return value
+    from headgate.why import period
+
+    return f"{value} per {period(record.pace.per)}"
+
+
+def held_of(record: LimitRecord) -> str:
+    return f"{record.held:,} {'held' if record.pace is None else 'started'}"
+
+
+def _held(record: LimitRecord, now: float) -> list[tuple[str, object]]:
+    """Who holds it; of a rate, which nobody holds, what has started and when the next may."""
+    if record.pace is None:
+        return [("held", f"{record.held:,} units by {record.holders:,} holders")]
+    from headgate.why import age, pace, period
+
+    told: list[tuple[str, object]] = [
+        ("rate", f"at most {pace(record)}"),
+        ("started", f"{record.held:,} in the last {period(record.pace.per)}"),
+    ]
+    if record.opens_at is not None:
+        told.append(("next", f"may start in {age(record.opens_at - now)}"))
+    return told
 
 
 def _use(frame: Frame, record: LimitRecord, width: int = 12) -> str:
@@ -141,7 +165,8 @@ def _state(record: LimitRecord) -> str:
         return f"closed (limit 0){orphaned}"
     if record.keyed:
         return f"for each key{orphaned}"
-    if record.value is not None and record.held >= record.value:
+    full = record.value is not None and record.held >= record.value
+    if full or record.opens_at is not None:
         return f"full{orphaned}"
     return orphaned.removeprefix(", ") or "open"
 

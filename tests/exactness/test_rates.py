@@ -17,6 +17,8 @@ from .conftest import Fleet, wait_for
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 SECONDS = 30 if FULL else 4
 RATE = 50
+NOTHING: list[dict[str, int]] = [{}]
+"""What a job holds: a start under a rate is not held."""
 CLOCKS = 0.001
 """Seconds by which two readings of different clocks may differ: in a file, starts are noted by
 the wall clock and end by the clock of the boot."""
@@ -52,7 +54,7 @@ def settle(fleet: Fleet) -> None:
 
 def test_never_more_than_the_rate_in_any_window(fleet: Fleet) -> None:
     count = RATE * SECONDS
-    fleet.submit([scene.in_bursts.call() for _ in range(count)], [{}] * count)
+    fleet.submit([scene.in_bursts.call() for _ in range(count)], NOTHING * count)
     fleet.start("--processes", "4", "--concurrency", "20")
     fleet.wait_done(SECONDS * 2 + 30)
     granted, begun = recorded(fleet, "in_bursts"), logged(fleet, "in_bursts")
@@ -69,7 +71,7 @@ def test_never_more_than_the_rate_in_any_window(fleet: Fleet) -> None:
 
 def test_spaced_starts(fleet: Fleet) -> None:
     count = RATE * SECONDS
-    fleet.submit([scene.evenly.call() for _ in range(count)], [{}] * count)
+    fleet.submit([scene.evenly.call() for _ in range(count)], NOTHING * count)
     fleet.start("--processes", "4", "--concurrency", "20")
     fleet.wait_done(SECONDS * 3 + 30)
     granted = recorded(fleet, "evenly")
@@ -85,7 +87,7 @@ def test_spaced_starts(fleet: Fleet) -> None:
 def test_keys_share_a_rate_and_a_killed_worker_changes_nothing(fleet: Fleet) -> None:
     backlog = {"big": 300, **{f"small-{n}": 40 for n in range(4)}}
     turns = [turn for turn, count in backlog.items() for _ in range(count)]
-    fleet.submit([scene.in_bursts.call(turn) for turn in turns], [{}] * len(turns), turns=turns)
+    fleet.submit([scene.in_bursts.call(turn) for turn in turns], NOTHING * len(turns), turns=turns)
     fleet.start("--processes", "3", "--concurrency", "10")
     wait_for(lambda: fleet.done() >= 60, 30, "they run")
     victim = next(w for w in fleet.store.workers() if w.pid)
