@@ -44,21 +44,19 @@ def is_held(tx: Transaction, job: str) -> bool:
 def _settle_one(tx: Transaction, id: str, rows: list[Row], done: Counter[tuple[str, str]]) -> None:
     """`done` counts what became of the others, by kind of event and group."""
     places: list[int] = []
-    left = 0
     for row in rows:
+        if row["after"] is None:
+            continue  # everybody has left
         try:
             other = inspecting.job_row(tx, row["after"])
         except JobNotFound:
             other = None
         if other is not None and other["f_state"] is None:
             if other["token"] is not None:
-                left += 1  # it runs (or starts in a moment): it has not really ended yet
-                continue
+                continue  # it runs since a moment ago: it has not really ended
             # It is asked first whom the other stands for: that is whom we wait for from now on.
-            if tx.run(tx.sql.caps.inherit, {"job": id, "after": row["after"]}).rowcount:
-                left += 1
+            tx.run(tx.sql.caps.inherit, {"job": id, "after": row["after"]})
             if not inspecting.take_out_of_line(tx, other):
-                left += 1
                 continue  # somebody claims or cancels it just now
             attempt = other["q_attempt"] or other["s_attempt"] or 0
             moves.conclude(tx, other["n"], "cancelled", SUPERSEDED, attempt=attempt)
@@ -70,7 +68,7 @@ def _settle_one(tx: Transaction, id: str, rows: list[Row], done: Counter[tuple[s
             capping.clear(tx, [row["after"]])
         tx.run(tx.sql.caps.delete_held_for, {"job": id, "after": row["after"]})
         done[("cap_replaced" if row["kind"] == "replace" else "cap_cancelled", row["grp"])] += 1
-    if not left:
+    if not is_held(tx, id):
         _let_in(tx, id, min(places, default=None))
 
 

@@ -33,6 +33,8 @@ def grant_all(
             # It will hold these, in slots that are another's now: for those who look it up.
             cells = [[group, -1, units] for group, units in held_in(one.chain)]
         held = json.dumps(cells, ensure_ascii=False)
+        if row["caps"] is not None:
+            tx.ring("room")  # one that waited starts: somebody may wait to submit the next
         running.append(
             (token, row["job"], worker, attempt, tx.now, row["since"], held, one.reserved)
         )

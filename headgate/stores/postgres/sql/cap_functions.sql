@@ -106,12 +106,18 @@ BEGIN
         v_there := false;
         -- One whose holder counts no more, or one that was never used.
         FOR v_free IN
-            SELECT s.place, p.job, p.place IS NOT NULL AS there
-            FROM generate_series(1, least(p_cap, v_last)) s (place)
-            LEFT JOIN headgate.cap_places p
-                ON p.grp = p_grp AND p.rule = p_rule AND p.place = s.place
-            WHERE p.job IS NULL OR NOT headgate.counts(p_rule, p.job)
-            ORDER BY s.place
+            SELECT h.place, h.job, true AS there FROM headgate.holders(p_grp, p_rule) h
+            WHERE h.place <= p_cap AND NOT h.counts
+            UNION ALL
+            -- Cleared, and somebody is taking it.
+            SELECT p.place, NULL, true FROM headgate.cap_places p
+            WHERE p.grp = p_grp AND p.rule = p_rule AND p.job IS NULL AND p.place <= p_cap
+            UNION ALL
+            SELECT s.place, NULL, false FROM generate_series(1, least(p_cap, v_last)) s (place)
+            WHERE NOT EXISTS (SELECT 1 FROM headgate.cap_places p
+                WHERE p.grp = p_grp AND p.rule = p_rule AND p.place = s.place)
+              AND (SELECT count(*) FROM headgate.cap_places p WHERE p.grp = p_grp
+                   AND p.rule = p_rule AND p.place <= p_cap) < least(p_cap, v_last)
         LOOP
             IF NOT v_free.there THEN
                 IF headgate.try_new_place(p_grp, p_rule, v_free.place, p_job) THEN
@@ -182,7 +188,12 @@ DECLARE
 BEGIN
     IF p_alone THEN
         FOR v_above IN SELECT * FROM headgate.holders(p_grp, p_rule, p_cap) LOOP
-            IF v_above.counts THEN
+            -- Who found its place locked by somebody who then let go of it stands in two.
+            IF v_above.counts AND NOT EXISTS (
+                SELECT 1 FROM headgate.cap_places p
+                WHERE p.job = v_above.job AND p.grp = p_grp AND p.rule = p_rule
+                  AND p.place < v_above.place)
+            THEN
                 v_place := headgate.take_free_place(p_grp, p_rule, p_cap, v_above.job);
                 IF v_place IS NULL THEN
                     RETURN NULL;
@@ -289,6 +300,7 @@ DECLARE
     v_refused json;
     v_skip uuid;
     v_done record;
+    v_met boolean;
 BEGIN
     FOR v_grp IN
         SELECT DISTINCT (c ->> 0) COLLATE "C"
@@ -388,6 +400,7 @@ BEGIN
                 EXIT WHEN v_refused IS NOT NULL;
             END LOOP;
         END IF;
+        v_met := false;
         IF v_refused IS NULL THEN
             SELECT * INTO v_done FROM headgate.submit(
                 CASE WHEN cardinality(v_after) > 0
@@ -398,8 +411,10 @@ BEGIN
                 RAISE EXCEPTION 'a key of other work' USING ERRCODE = 'HG002',
                     DETAIL = json_build_array(v_item.n, v_done.id)::text;
             END IF;
+            v_met := v_done.existing;
         END IF;
-        IF v_refused IS NOT NULL OR v_done.existing THEN
+        -- Not `v_done`: a record that was never assigned may not even be mentioned.
+        IF v_refused IS NOT NULL OR v_met THEN
             UPDATE headgate.cap_places p
             SET job = (u ->> 3)::uuid, until = (u ->> 4)::float8
             FROM jsonb_array_elements(v_undo) u

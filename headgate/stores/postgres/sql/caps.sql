@@ -49,11 +49,16 @@ SELECT 1 FROM headgate.held LIMIT 1
 -- name: is_held
 SELECT 1 FROM headgate.held WHERE job = :job::uuid LIMIT 1
 
--- What somebody else settles just now is passed over.
+-- Those of whom nobody runs any more that they wait for. By their marks, which are locked: a job
+-- is settled by one at a time, and what somebody else settles just now is passed over.
 -- name: held
-SELECT job::text AS job, after::text AS after, kind, grp FROM headgate.held
-WHERE :job::text IS NULL OR job = :job::text::uuid
-ORDER BY job, after LIMIT :limit FOR UPDATE SKIP LOCKED
+SELECT j.id::text AS job, h.after::text AS after, h.kind, h.grp
+FROM headgate.unrouted u JOIN headgate.jobs j ON j.n = u.job
+LEFT JOIN headgate.held h ON h.job = j.id
+WHERE u.task = E'\x01held' AND (:job::text IS NULL OR j.id = :job::text::uuid)
+  AND NOT EXISTS (SELECT 1 FROM headgate.held x JOIN headgate.jobs o ON o.id = x.after
+                  JOIN headgate.running r ON r.job = o.n WHERE x.job = j.id)
+ORDER BY u.job, h.after LIMIT :limit FOR UPDATE OF u SKIP LOCKED
 
 -- name: inherit
 INSERT INTO headgate.held (job, after, kind, grp)

@@ -60,9 +60,14 @@ SELECT 1 FROM held LIMIT 1
 -- name: is_held
 SELECT 1 FROM held WHERE job = :job LIMIT 1
 
+-- Those of whom nobody runs any more that they wait for.
 -- name: held
-SELECT job, after, kind, grp FROM held WHERE :job IS NULL OR job = :job
-ORDER BY job, after LIMIT :limit
+SELECT j.id AS job, h.after, h.kind, h.grp
+FROM unrouted u JOIN jobs j ON j.n = u.job LEFT JOIN held h ON h.job = j.id
+WHERE u.task = char(1) || 'held' AND (:job IS NULL OR j.id = :job)
+  AND NOT EXISTS (SELECT 1 FROM held x JOIN jobs o ON o.id = x.after
+                  JOIN running r ON r.job = o.n WHERE x.job = j.id)
+ORDER BY u.job, h.after LIMIT :limit
 
 -- name: inherit
 INSERT INTO held (job, after, kind, grp)

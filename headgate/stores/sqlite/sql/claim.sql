@@ -60,7 +60,7 @@ SELECT lane FROM l WHERE lane IS NOT NULL
 
 -- name: heads
 SELECT r.place, r.job, r.attempt, r.since, j.id, j.task, j.args, j.options, j.created_at,
-       j.expires_at
+       j.expires_at, j.caps
 FROM ready r JOIN jobs j ON j.n = r.job
 WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band AND r.turn = :turn
   AND r.lane = :lane AND r.place > :after
