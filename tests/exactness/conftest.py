@@ -150,6 +150,7 @@ ON_POSTGRES = frozenset(
     {
         "test_every_kind_of_limit_with_four_processes",
         "test_limits_changed_under_load",
+        "test_many_changes_under_load",
         "test_chaos",
         "test_never_more_than_the_rate_in_any_window",
         "test_spaced_starts",

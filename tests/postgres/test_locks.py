@@ -113,6 +113,21 @@ def test_one_group_at_work_holds_up_no_other(rig: Rig, rival: Rival) -> None:
     assert Waiter(lambda: take(rig.store, "api")).result() is not None
 
 
+def test_two_who_number_slots_of_an_unlimited_group_do_it_one_after_the_other(
+    rig: Rig, rival: Rival
+) -> None:
+    rig.declare(api=None)
+    rig.submit(2, needs=need("api"))
+    hand = rig.hand()
+    rival.lock("api")
+    got = hand.exchange()
+    assert got.claimed == (), "somebody is at it: again at once, not by the same numbers"
+    assert got.wake_in is not None
+    assert got.wake_in < 0.2
+    rival.commit()
+    assert [c.groups for c in hand.claim()] == [(("api", 0),), (("api", 1),)]
+
+
 # --- limits ---------------------------------------------------------------------------------------
 
 

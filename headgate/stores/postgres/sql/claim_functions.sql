@@ -364,10 +364,12 @@ BEGIN
         IF v_contended THEN
             v_free := array_fill(0, ARRAY[cardinality(g_name)]);
         ELSE
+            -- Those without a limit too: what they hold is written down, and two who write at the
+            -- same time would give the same numbers.
             SELECT array_agg(CASE
+                WHEN NOT pg_try_advisory_xact_lock(v_salt, headgate.lock_key(g.name)) THEN NULL
                 WHEN g.value IS NULL THEN 2000000000
-                WHEN pg_try_advisory_xact_lock(v_salt, headgate.lock_key(g.name)) THEN 1
-                ELSE NULL END ORDER BY g.i)
+                ELSE 1 END ORDER BY g.i)
             INTO v_free
             FROM unnest(g_name, g_value) WITH ORDINALITY g (name, value, i);
         END IF;
