@@ -109,6 +109,28 @@ def test_what_was_reserved_in_a_lost_answer_goes_back(
     assert [rig.state(id) for id in ids] == ["running", "ready", "ready"]
 
 
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_lost_answer_loses_nothing_of_an_idle_worker(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    ids = rig.submit()
+    hand = rig.hand()
+    real = Database.value
+
+    def lost(self: Database, *args: Any) -> Any:
+        if applied:
+            real(self, *args)
+        raise StoreInDoubt("the wire was cut")
+
+    monkeypatch.setattr(Database, "value", lost)
+    with pytest.raises(StoreInDoubt):
+        rig.store.exchange(Exchange(hand.id, claim=Claim(1, hand.tasks, hand.state)))
+    monkeypatch.setattr(Database, "value", real)
+    assert [rig.state(id) for id in ids] == ["running" if applied else "ready"]
+    got = hand.exchange(room=1)
+    assert [(c.job, c.attempt) for c in got.claimed] == [(ids[0], 1)]
+
+
 class Sent:
     """The statements of round trips, as they are sent."""
 
@@ -129,6 +151,36 @@ class Sent:
     def take(self) -> list[str]:
         texts, self.texts = self.texts, []
         return texts
+
+
+def test_an_idle_worker_takes_the_one_job_there_is_in_one_round_trip(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = rig.hand()
+    sent = Sent(monkeypatch)
+
+    def trips() -> tuple[int, int]:
+        """How many round trips, and how many jobs they brought."""
+        sent.take()
+        found = len(hand.exchange(room=2).claimed)
+        counted = len(sent.take())
+        hand.end_all()
+        return counted, found
+
+    rig.submit()
+    assert trips() == (1, 1)
+    rig.submit(2)
+    assert trips() == (2, 2), "how many is a choice"
+    rig.submit()
+    rig.store.pause_queue("default", True)
+    assert trips()[1] == 0
+    rig.store.pause_queue("default", False)
+    assert trips() == (1, 1)
+    rig.declare(api=0)
+    rig.submit(needs=need("api"))
+    assert trips()[1] == 0
+    rig.submit()
+    assert trips() == (2, 1), "there are two lanes"
 
 
 def test_limits_of_others_cost_those_without_nothing(

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import time
@@ -16,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.choice import Chooser, Taken
+from headgate.choice import Chooser, LaneKey, Taken
 from headgate.claim import ClaimState
 from headgate.errors import StoreBusy, StoreInDoubt
 from headgate.jobs import Claimed
@@ -45,6 +46,16 @@ VIEW_AGE = 0.05
 look = msgspec.json.Decoder(Seen)
 
 
+class First(msgspec.Struct):
+    """What `headgate.look_and_take` answers."""
+
+    seen: Seen
+    act: Act | None = None
+
+
+first_look = msgspec.json.Decoder(First)
+
+
 class RoundTrip:
     """One exchange: choose, act, look."""
 
@@ -58,11 +69,15 @@ class RoundTrip:
         self._line: ViewLine | None = None
         self._freed = books.freed_by(exchange)
         self._more = False
+        self._looked: View | None = None
 
     def run(self) -> Exchanged | None:
         """None: this worker is dead."""
         exchange, claim = self._exchange, self._claim
         if claim is not None:
+            first = self._take_first(claim) if self._idle(claim) else None
+            if first is not None:
+                return self._answer_first(claim, first)
             self._choose(claim)
         order = self._line.order if self._line is not None else Order()
         told = exchange.finishes or exchange.passed or exchange.progress
@@ -78,6 +93,48 @@ class RoundTrip:
             claimed = self._expire(claimed, frozenset(act.expired))
         return self._answer(act, claimed)
 
+    # --- nothing to choose --------------------------------------------------------------------
+
+    def _idle(self, claim: Claim) -> bool:
+        """Nothing runs here, nothing is told, and whatever comes may be taken."""
+        exchange = self._exchange
+        if exchange.finishes or exchange.passed or exchange.progress or claim.again:
+            return False
+        return claim.room > 0 and all(share.room > 0 for share in claim.queues or ())
+
+    def _take_first(self, claim: Claim) -> Act | None:
+        """Look, and take the one job that is all there is: see `headgate.look_and_take`. None:
+        there is something to choose, or nothing at all."""
+        op = self._books.next_op()
+        try:
+            params = (*self._look_params(claim, ()), op)
+            text = self._db.value(SQL.exchange.look_and_take, params)
+        except StoreInDoubt:
+            self._books.doubt(self._exchange.worker, op, frozenset())
+            raise
+        first = first_look.decode(text)
+        self._looked = View(first.seen, claim.state.wanted)
+        return first.act
+
+    def _answer_first(self, claim: Claim, act: Act) -> Exchanged | None:
+        if act.dead:
+            return None
+        assert self._looked is not None
+        self._view, claim.state.view, claim.state.opens = self._looked, None, None
+        self._books.now = act.now
+        (band,), (lane,) = self._view.seen.bands, self._view.seen.lanes
+        key = LaneKey(*band, lane.turn, lane.lane)
+        rotation = claim.state.rotation(key.queue, key.priority)
+        rotation.cursor = key.turn
+        rotation.remember_lane(key.turn, key.band, key.lane)
+        claimed = tuple(
+            self._books.claimed(key, None, [token, job, attempt, *rest])
+            for token, job, attempt, _, *rest in act.claimed or ()
+        )
+        if act.expired:
+            claimed = self._expire(claimed, frozenset(act.expired))
+        return self._answer(act, claimed)
+
     # --- choose -------------------------------------------------------------------------------
 
     def _choose(self, claim: Claim) -> None:
@@ -86,7 +143,9 @@ class RoundTrip:
         # A round trip that tells nothing must at least look: its answer says that what is
         # reserved still stands.
         told = self._exchange.finishes or self._exchange.passed or claim.again
-        if not isinstance(view, View) or claim.fresh or not told or view.age > VIEW_AGE:
+        if self._looked is not None:
+            view = self._looked
+        elif not isinstance(view, View) or claim.fresh or not told or view.age > VIEW_AGE:
             view = self._look_now(claim)
         for _ in range(2):
             if view.seen.expired and self._reap():
@@ -154,7 +213,7 @@ class RoundTrip:
         if claim.queues is not None and not claim.other_queues:
             queues = arrays.texts(share.name for share in claim.queues)
         return (
-            arrays.texts(rings), self._exchange.worker, queues, arrays.texts(claim.tasks),
+            arrays.texts(rings), self._exchange.worker, queues, _names(claim.tasks),
             arrays.texts(self._shut(claim)), _cursors(claim.state), each, LANES, wanted,
             heads,
         )  # fmt: skip
@@ -278,6 +337,12 @@ class RoundTrip:
             unrouted=unrouted,
             recall=_changed(claim.state, view.seen.version if act.version is None else act.version),
         )
+
+
+@functools.lru_cache(16)
+def _names(tasks: frozenset[str]) -> str:
+    """A worker's tasks stay the same, and may be hundreds."""
+    return arrays.texts(tasks)
 
 
 def _cursors(state: ClaimState) -> str:

@@ -14,6 +14,10 @@ SELECT headgate.act(
 SELECT headgate.look(?::text[], ?, ?::text[], ?::text[], ?::text[], ?::json, ?::integer, ?::integer,
                      ?::integer, ?::json)::text AS answer
 
+-- name: look_and_take
+SELECT headgate.look_and_take(?::text[], ?, ?::text[], ?::text[], ?::text[], ?::json, ?::integer,
+                              ?::integer, ?::integer, ?::json, ?::bigint)::text AS answer
+
 -- name: granted
 SELECT headgate.claimed_by(?, ?::bigint)::text AS answer
 
