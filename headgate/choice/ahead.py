@@ -118,9 +118,10 @@ class Ahead:
             held = (0.0 if self._others_wait(chain) else AHEAD * now.places) - now.waiting
         return held + self._fresh[chain] - self._spent[chain]
 
-    def spend(self, chain: str, seconds: float) -> None:
-        self.room -= 1
-        self._spent[chain] += seconds
+    def spend(self, chain: str, jobs: int, seconds: float) -> None:
+        """So many were reserved, each of so many seconds."""
+        self.room -= jobs
+        self._spent[chain] += jobs * seconds
 
     def _others_wait(self, chain: str) -> bool:
         return any(

@@ -31,18 +31,20 @@ class WaitingLane:
         self._after = -1
         self._dry = False
 
-    def take_one(self) -> bool:
-        if self.feed.scan.ahead:
-            return self._reserve_one()
+    def take(self, wanted: int) -> int:
+        """How many were taken: at most so many, and one at a time where each takes room."""
+        return self._reserve(wanted) if self.feed.scan.ahead else self._grant()
+
+    def _grant(self) -> int:
         chooser = self.chooser
         plan = chooser.room.plan(self.needs, self.text, spread=self.spread)
         if isinstance(plan, Block):
             self._passed_over(plan)
-            return False
+            return 0
         row = self._head()
         not_after = self.feed.scan.not_after
         if row is None or (not_after is not None and row["since"] > not_after):
-            return False
+            return 0
         chooser.line.take(self.key, row, plan, reserved=False)
         grant = chooser.room.grant(plan, len(self.needs.all))
         if self.needs.wide:
@@ -50,11 +52,12 @@ class WaitingLane:
         held = ((slot.group, slot.units) for slot in grant.slots if slot.given_back)
         chain = chain_of(self.key.queue, held)
         chooser.ahead.granted(chain, self.task)
-        self._taken(Taken(self.key, row, grant, chain))
-        return True
+        self._take_head(Taken(self.key, row, grant, chain))
+        self._served(1)
+        return 1
 
-    def _reserve_one(self) -> bool:
-        """Take the next job to run behind one that this worker runs, if it may."""
+    def _reserve(self, wanted: int) -> int:
+        """Take the next jobs to run behind those that this worker runs, if they may."""
         chooser = self.chooser
         plan = chooser.room.plan(self.needs, self.text)
         seconds = chooser.ahead.seconds(self.task)
@@ -63,22 +66,26 @@ class WaitingLane:
             if self._ways is None:
                 self._ways = list(ways(self.key.queue, self.needs))
             for chain, needs in self._ways:
-                if chooser.ahead.left(chain) < seconds or not chooser.may_go_on(needs, plan):
-                    continue
-                row = self._head()
-                if row is None:
-                    return False
-                chooser.ahead.spend(chain, seconds)
-                chooser.line.take(self.key, row, needs, reserved=True)
-                picked = tuple(need.group for need in needs[len(self.needs.all) :])
-                grant = Grant((), picked) if picked else NOTHING
-                self._taken(Taken(self.key, row, grant, chain, reserved=True))
-                return True
+                room = min(wanted, int(chooser.ahead.left(chain) / seconds))
+                if room > 0 and chooser.may_go_on(needs, plan):
+                    return self._reserve_in(chain, needs, room, seconds)
         # It could start if it had a place: the next place is its own, so nobody goes on
         # before it does.
         if not isinstance(plan, Block) and self._head() is not None:
             chooser.ahead_over = True
-        return False
+        return 0
+
+    def _reserve_in(self, chain: str, needs: Sequence[Need], room: int, seconds: float) -> int:
+        picked = tuple(need.group for need in needs[len(self.needs.all) :])
+        grant = Grant((), picked) if picked else NOTHING
+        line, got = self.chooser.line, 0
+        while got < room and (row := self._head()) is not None:
+            line.take(self.key, row, needs, reserved=True)
+            self._take_head(Taken(self.key, row, grant, chain, reserved=True))
+            got += 1
+        self.chooser.ahead.spend(chain, got, seconds)
+        self._served(got)
+        return got
 
     def _passed_over(self, block: Block) -> None:
         chooser = self.chooser
@@ -95,11 +102,14 @@ class WaitingLane:
             chooser.watch(self.key, block, head["place"])
             chooser.reserver.passed_over(self.key, self.needs, block, head["place"], head["job"])
 
-    def _taken(self, taken: Taken) -> None:
+    def _take_head(self, taken: Taken) -> None:
         self._rows.popleft()
-        self.feed.scan.rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
         self.chooser.taken.append(taken)
-        self.chooser.running[self.key.turn] += 1
+
+    def _served(self, jobs: int) -> None:
+        if jobs:
+            self.feed.scan.rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
+            self.chooser.running[self.key.turn] += jobs
 
     def _head(self) -> Row | None:
         """The next job of the lane that has not expired."""

@@ -114,9 +114,10 @@ class Scan:
             weight = self._weight(turn)
             if self.complete and len(self.window) == 1:
                 weight = wanted  # nobody else waits for a turn
-            if self.given < weight and feed.take_one():
-                got += 1
-                self.given += 1
+            left = min(weight - self.given, wanted - got)
+            if left > 0 and (taken := feed.take(left)):
+                got += taken
+                self.given += taken
                 self.progress = True
                 self.rotation.barren_from = None
             elif self.chooser.hops <= 0 and not feed.exhausted:
@@ -254,22 +255,25 @@ class Feed:
         self._fresh = self._lanes()
         self._open: deque[WaitingLane] = deque()
 
-    def take_one(self) -> bool:
+    def take(self, wanted: int) -> int:
+        """A job of the lane whose turn it is; of the only lane there is, all that are wanted.
+        How many there were."""
         chooser = self.scan.chooser
         while chooser.hops > 0 and (lane := next(self._fresh, None)) is not None:
             self.scan.rotation.remember_lane(self.turn, lane.key.band, lane.key.lane)
-            if lane.take_one():
+            if lane.take(1):
                 self._open.append(lane)
-                return True
+                return 1
             if chooser.ahead_over:
-                return False
+                return 0
+        each = wanted if len(self._open) == 1 and chooser.hops > 0 else 1
         while self._open:
             lane = self._open.popleft()
-            if lane.take_one():
+            if taken := lane.take(each):
                 self._open.append(lane)
-                return True
+                return taken
         self.exhausted = chooser.hops > 0
-        return False
+        return 0
 
     def _lanes(self) -> Iterator[WaitingLane]:
         """Every lane of the turn once, beginning after the one served last."""

@@ -232,7 +232,7 @@ class Chains:
                 yield free.pop(), follower
             if chain not in self._users:
                 self._empty(chain, "nothing to follow")
-            pool.low = len(pool.waiting) // 2
+            pool.low = len(pool.waiting) * 3 // 4
             if pool.waiting:
                 self.low.discard(chain)
 
