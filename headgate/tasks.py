@@ -108,6 +108,10 @@ class Task(Generic[P, R]):
         self._caps = check_caps(options.caps, f"task {self.name!r}: caps")
         self._unique_for = check_unique_for(options.unique_for)
         self._unique_key = cast("Key", check_unique_key(options.unique_key))
+        if self._unique_for is None and self._unique_key is not None:
+            raise DeclarationError(
+                f"task {self.name!r}: unique_key says nothing without unique_for"
+            )
         self._find_caps()
 
     # --- submitting ----------------------------------------------------------------------

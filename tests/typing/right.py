@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from headgate import App, Context, JobHandle, Limit, OneOf
+from headgate import Aborted, App, Cap, Context, Job, JobHandle, Limit, OneOf, Refusal
 from headgate.tasks import Call
 
 app = App("sqlite:///:memory:")
@@ -83,3 +83,47 @@ async def later() -> None:
     assert_type(many, list[JobHandle[str]])
     async with app.slot("gpu", limit=2) as held:
         assert_type(held.lost, bool)
+
+
+@app.job
+class ProcessUserData(Job):
+    limits = (api, "host-a")
+    retries = 3
+    one_per = "user_id"
+
+    def __init__(self, user_id: int, note: str = "") -> None:
+        self.user_id = user_id
+
+    def run(self) -> int:
+        self.context.progress(0.5)
+        return self.user_id
+
+    def on_aborted(self, aborted: Aborted) -> None:
+        assert_type(aborted.reason, str)
+
+
+@app.job("sync", caps=[Cap("tenant", max_total=5, key="tenant_id")], cap_at_submit="skip")
+class Sync(Job):
+    async def run(self) -> str:
+        return "done"
+
+    def get_concurrency_key(self) -> str:
+        return "x"
+
+    def get_concurrency_limit(self) -> int | None:
+        return 2
+
+
+assert_type(ProcessUserData(42), ProcessUserData)
+assert_type(ProcessUserData(42).run(), int)
+assert_type(ProcessUserData(42, note="x").run_in_worker(), JobHandle[int])
+assert_type(Sync().run_in_worker(delay=60, concurrency_key="y").result(), str)
+assert_type(hello.submit("you").refused, Refusal | None)
+hello.using(caps=[Cap("hello", max_waiting=3, when_full="block", timeout=5)], unique_for=60)
+
+
+async def classes(ctx: Context) -> None:
+    assert_type(await Sync().arun_in_worker(), JobHandle[str])
+    assert_type(await ProcessUserData(1).arun_in_worker(queue="slow"), JobHandle[int])
+    ctx.submit(Sync(), priority=3)
+    app.submit_many([Sync().call()])

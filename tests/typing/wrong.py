@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate import App, Context
+from headgate import App, Cap, Context, Job
 
 app = App("sqlite:///:memory:")
 
@@ -48,3 +48,22 @@ def looks_in(ctx: Context, n: int) -> None:
     ctx.submit(hello, 3)  # wrong: reportArgumentType
     ctx.submit(hello.call(3))  # wrong: reportArgumentType
     ctx.missing()  # wrong: reportAttributeAccessIssue reportUnknownMemberType
+
+
+@app.job
+class Report(Job):
+    def __init__(self, month: str) -> None:
+        self.month = month
+
+    def run(self) -> int:
+        return self.context.attempt
+
+
+Report()  # wrong: reportCallIssue
+Report(3)  # wrong: reportArgumentType
+Report("may").run_in_worker(colour="red")  # wrong: reportCallIssue
+Report("may").run_in_worker(priority="high")  # wrong: reportArgumentType
+shown: str = Report("may").run_in_worker().result()  # wrong: reportAssignmentType
+Cap("a", max_total="3")  # wrong: reportArgumentType
+Cap("a", max_total=3, when_full="wait")  # wrong: reportArgumentType
+app.job(hello)  # wrong: reportCallIssue reportArgumentType

@@ -113,6 +113,14 @@ class Transaction:
         if wanted:
             self.run(_LOCK, (wanted,))
 
+    def undo(self, savepoint: str) -> None:
+        """Undo what was done since that savepoint, which stays."""
+        # Past the driver: seeing a rollback, it would deallocate all prepared statements of the
+        # session, and with its own also those by which round trips are made.
+        (result,) = self.connection.say(f"ROLLBACK TO SAVEPOINT {savepoint}".encode())
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise StoreError(f"what was refused could not be undone: {result.get_error_message()}")
+
     def submit(self, jobs: Sequence[NewJob]) -> None:
         """Store jobs that follow from what this transaction does."""
         from headgate.stores.postgres import submitting  # which is written in terms of this

@@ -69,7 +69,7 @@ def finish_all(
                 stale.add(finish.token)
         except FollowUpRefused as error:
             # All or nothing: neither the end of the attempt nor any job that follows from it.
-            tx.run("ROLLBACK TO SAVEPOINT followups")
+            tx.undo("followups")
             tx.freed.clear()
             tx.freed.update(freed)
             if refused is not None:

@@ -79,6 +79,10 @@ class Transaction(Protocol):
         """
         ...
 
+    def undo(self, savepoint: str) -> None:
+        """Undo what was done since that savepoint, which stays."""
+        ...
+
     def submit(self, jobs: Sequence[NewJob]) -> object:
         """Store jobs that follow from what this transaction does."""
         ...

@@ -75,6 +75,10 @@ class Transaction:
     def lock(self, groups: Iterable[str]) -> None:
         """Nothing to do: whoever writes is alone from its BEGIN to its COMMIT."""
 
+    def undo(self, savepoint: str) -> None:
+        """Undo what was done since that savepoint, which stays."""
+        self.connection.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
+
     def submit(self, jobs: Sequence[NewJob]) -> None:
         """Store jobs that follow from what this transaction does."""
         from headgate.stores.sqlite import submitting  # which is written in terms of this
