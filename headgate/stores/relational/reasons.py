@@ -86,7 +86,7 @@ def _waiting(tx: Transaction, row: Row, job: JobRecord, workers: list[WorkerReco
         return Why(job, "no-worker", **place)
     room = sum(max(0, w.concurrency - w.running) for w in serving)
     before, bounded = _before(tx, job)
-    place |= {"turns": _turns(tx, job), **_estimate(tx, job, serving, ahead)}
+    place |= {"turns": _turns(tx, job), **_estimate(tx, job, serving, place["ahead"])}
     detail = "" if room else "all workers that could run it are busy"
     if before and not room:
         place |= {"before": before, "before_bounded": bounded}
@@ -239,15 +239,23 @@ def nth_start(now: float, ends: Sequence[float], excess: int, ahead: int, takes:
 def _estimate(
     tx: Transaction, job: JobRecord, serving: Sequence[WorkerRecord], ahead: int
 ) -> dict[str, Any]:
-    """At the earliest, where it is workers that are scarce."""
+    """At the earliest, where what it needs is free: by the room of workers, and of its groups
+    for those before it."""
     typical, measured = _typical(tx, job.task)
     facts: dict[str, Any] = {"typical": typical, "measured": measured}
     free = sum(max(0, w.concurrency - w.running) for w in serving)
     places = sum(w.concurrency for w in serving)
+    values = Values(tx, reservations=False)
+    for one in job.needs.all:
+        group = values.group(one.group)
+        if group.value is not None:
+            places = min(places, group.value // one.units)
+            free = min(free, group.free() // one.units)
     if free > ahead:
         return {**facts, "estimated_start": tx.now}
     if typical is None or not places:
         return facts
     # Of what runs there nobody knows how far it is: as a rule half of it is over.
     ends = [tx.now] * free + [tx.now + typical / 2] * (places - free)
+    ends = ends[: 10 * BOUND]
     return {**facts, "estimated_start": nth_start(tx.now, ends, 0, ahead, typical)}
