@@ -213,11 +213,12 @@ def _explain(error: Exception, conn: object, schema: str, jobs: Sequence[NewJob]
     """Say what our part of a failure is; the rest is the caller's."""
     states = set(_states(error))
     if states & _UNDECIDED and capping.has_caps(jobs):
-        groups = sorted({cap.group for job in jobs for cap in job.caps})
+        groups = ", ".join(sorted({repr(cap.group) for job in jobs for cap in job.caps}))
+        said = str(error).partition("\n")[0]
         raise SubmitConflict(
-            f"whether there is room under the cap of {', '.join(map(repr, groups))} cannot be"
-            f" decided in this transaction ({error}): another one that ended meanwhile took or"
-            " gave back a place, and this one cannot see it. Roll it back and run it again"
+            f"whether there is room under the cap of {groups} cannot be decided in this transaction"
+            f" ({said}): another one that ended meanwhile took or gave back a place, and this one"
+            " cannot see it. Roll it back and run it again"
         ) from error
     if states & _MISSING:
         raise WrongConnection(

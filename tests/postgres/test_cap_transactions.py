@@ -1,0 +1,388 @@
+"""Caps inside the caller's own transactions, at every level of isolation: exact, without delay
+for anybody of another group, and waiting for a rival only where the answer depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+
+from headgate.errors import SubmitConflict
+from headgate.jobs import CapUse, NewJob, Submitted
+from headgate.stores import open_store
+from headgate.stores.postgres.url import parse
+from tests.conformance.conftest import HandClock, Rig
+from tests.postgres.rival import Rival, Waiter, until_blocked
+
+LEVELS = [
+    IsolationLevel.READ_COMMITTED,
+    IsolationLevel.REPEATABLE_READ,
+    IsolationLevel.SERIALIZABLE,
+]
+at_every_level = pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name.lower())
+
+
+@pytest.fixture
+def rig(postgres_url: str) -> Iterator[Rig]:
+    """A store on the clock that callers' connections go by as well."""
+    rig = Rig(open_store(postgres_url), HandClock())
+    yield rig
+    for hand in rig.hands:
+        hand.end_all()
+    assert rig.store.doctor() == []
+    rig.store.close()
+
+
+class Caller:
+    """Somebody's transaction. It sees the moment of its first statement."""
+
+    def __init__(self, rig: Rig, level: IsolationLevel = LEVELS[0]) -> None:
+        self._rig = rig
+        self.connection = psycopg.connect(parse(rig.store.url).conninfo)
+        self.connection.isolation_level = level
+
+    def begin(self) -> None:
+        self.connection.execute("SELECT count(*) FROM pg_class").fetchall()
+
+    def submit(self, *caps: CapUse, count: int = 1, **fields: Any) -> list[Submitted]:
+        jobs = [NewJob("task", caps=caps, **fields) for _ in range(count)]
+        return self._rig.store.submit_with(self.connection, jobs)
+
+    def one(self, *caps: CapUse, **fields: Any) -> Submitted:
+        (done,) = self.submit(*caps, **fields)
+        return done
+
+    def commit(self) -> None:
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        self.connection.rollback()
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+
+def cap(total: int | None = 1, group: str = "tenant/acme", **more: Any) -> CapUse:
+    return CapUse(group, max_total=total, **more)
+
+
+def until_decided(caller: Caller, decide: Callable[[], Submitted]) -> Submitted:
+    """Run the transaction again until it comes to an end, as its author would."""
+    while True:
+        try:
+            done = decide()
+            caller.commit()
+        except (SubmitConflict, psycopg.errors.SerializationFailure):
+            caller.rollback()
+        else:
+            return done
+
+
+@at_every_level
+def test_of_32_open_transactions_five_get_in(rig: Rig, level: IsolationLevel) -> None:
+    begun = threading.Barrier(32)
+    done: list[Submitted] = []
+    retries: list[int] = []
+
+    def produce() -> None:
+        with Caller(rig, level) as caller:
+            caller.begin()  # all of them see an empty group
+            begun.wait(30)
+            tries = 0
+
+            def decide() -> Submitted:
+                nonlocal tries
+                tries += 1
+                return caller.one(cap(5))
+
+            done.append(until_decided(caller, decide))
+            retries.append(tries - 1)
+
+    threads = [threading.Thread(target=produce, daemon=True) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    refusals = [result.refused for result in done if result.refused is not None]
+    assert (len(done), len(refusals)) == (32, 27)
+    assert {(r.group, r.count, r.cap) for r in refusals} == {("tenant/acme", 5, 5)}
+    assert len(rig.hand().claim()) == 5
+    if level is IsolationLevel.READ_COMMITTED:
+        assert sum(retries) == 0
+
+
+@at_every_level
+def test_a_place_that_nobody_tries_for_is_taken_at_once(rig: Rig, level: IsolationLevel) -> None:
+    with ExitStack() as stack:
+        callers = [stack.enter_context(Caller(rig, level)) for _ in range(5)]
+        for caller in callers:
+            caller.begin()
+        # None of them ends before all have got in.
+        for caller in callers:
+            assert caller.one(cap(5)).refused is None
+        for caller in callers:
+            try:
+                caller.commit()
+            except psycopg.errors.SerializationFailure:
+                # Serializable transactions that looked at the same places may have to be run
+                # again, whatever they did there.
+                assert level is IsolationLevel.SERIALIZABLE
+                caller.rollback()
+                done = until_decided(caller, lambda caller=caller: caller.one(cap(5)))
+                assert done.refused is None
+    assert len(rig.hand().claim()) == 5
+
+
+@at_every_level
+def test_the_last_place_depends_on_the_rival_who_has_it(
+    rig: Rig, level: IsolationLevel, watch: Rival
+) -> None:
+    for commits in (False, True):
+        with Caller(rig, level) as first, Caller(rig, level) as second:
+            first.begin()
+            second.begin()
+            assert first.one(cap(1)).refused is None
+            waiter = Waiter(lambda second=second: second.one(cap(1)))
+            until_blocked(watch)
+            # Nobody of another group waits with them, nor those without caps.
+            assert rig.store.submit([NewJob("other", caps=(cap(1, "tenant/else"),))])
+            assert rig.store.submit([NewJob("other")])
+            with Caller(rig, level) as third:
+                assert third.one(cap(1, f"tenant/{commits}")).refused is None
+                third.rollback()
+            assert waiter.waits
+            if not commits:
+                first.rollback()
+                assert waiter.result().refused is None
+                second.rollback()
+                continue
+            first.commit()
+            if level is IsolationLevel.READ_COMMITTED:
+                assert waiter.result().refused is not None
+            else:
+                with pytest.raises(SubmitConflict, match=r"tenant/acme.*run it again"):
+                    waiter.result()
+                second.rollback()
+                assert second.one(cap(1)).refused is not None
+
+
+@at_every_level
+def test_a_place_that_was_given_back_is_taken_over_once(rig: Rig, level: IsolationLevel) -> None:
+    rig.store.submit([NewJob("task", caps=(cap(1),))])
+    worker = rig.hand()
+    worker.claim()
+    with Caller(rig, level) as first, Caller(rig, level) as second:
+        worker.end_all()
+        first.begin()
+        second.begin()
+        assert first.one(cap(1)).refused is None
+        first.commit()
+        if level is IsolationLevel.READ_COMMITTED:
+            assert second.one(cap(1)).refused is not None
+        else:
+            with pytest.raises(SubmitConflict):
+                second.one(cap(1))
+
+
+def test_one_per_period_depends_on_the_rival(rig: Rig, watch: Rival) -> None:
+    with Caller(rig) as first, Caller(rig) as second:
+        once = cap(None, unique_for=60.0)
+        first.one(once)
+        waiter = Waiter(lambda: second.one(once))
+        until_blocked(watch)
+        first.commit()
+        refused = waiter.result().refused
+        assert refused is not None
+        assert refused.until is not None
+        # Who was refused and does not end holds up nobody.
+        assert rig.store.submit([NewJob("task", caps=(once,))])[0].refused is not None
+
+
+def test_who_was_refused_and_goes_on_holds_up_nobody(rig: Rig) -> None:
+    rig.store.submit([NewJob("task", caps=(cap(2),)) for _ in range(2)])
+    with Caller(rig) as refused:
+        assert refused.one(cap(2)).refused is not None
+        worker = rig.hand()
+        claimed = worker.claim()
+        assert worker.end(claimed[0])
+        assert rig.store.submit([NewJob("task", caps=(cap(2),))])[0].refused is None
+        assert rig.store.submit([NewJob("task", caps=(cap(2),))])[0].refused is not None
+
+
+def test_workers_end_and_retry_what_an_open_transaction_stands_for(rig: Rig) -> None:
+    """Its place is locked by the caller; the job ends, comes back and counts all the same."""
+    replace = cap(1, when_full="replace", max_waiting=5)
+    (mine,) = rig.store.submit([NewJob("task", caps=(cap(1, max_waiting=5),))])
+    worker = rig.hand()
+    with Caller(rig) as caller:
+        assert caller.one(replace).refused is None
+        (claimed,) = worker.claim()
+        assert claimed.job == mine.id
+        assert worker.end(claimed, "retry", delay=0.0)
+        caller.rollback()
+    refused = rig.store.submit([NewJob("task", caps=(cap(1),))])[0].refused
+    assert refused is not None
+    (claimed,) = worker.claim()
+    assert worker.end(claimed)
+    assert rig.store.submit([NewJob("task", caps=(cap(1),))])[0].refused is None
+
+
+@at_every_level
+def test_a_replacement_happens_at_the_commit_and_holds_up_nobody(
+    rig: Rig, level: IsolationLevel
+) -> None:
+    replace = cap(1, when_full="replace")
+    (old,) = rig.store.submit([NewJob("task", caps=(replace,))])
+    worker = rig.hand()
+    with Caller(rig, level) as caller:
+        new = caller.one(replace)
+        assert rig.state(old.id) == "ready"
+        caller.rollback()
+        assert rig.store.job(new.id) is None
+        assert rig.state(old.id) == "ready"
+        new = caller.one(replace)
+        worker.exchange(room=0)
+        caller.commit()
+    worker.exchange(room=0)
+    assert (rig.state(old.id), rig.state(new.id)) == ("cancelled", "ready")
+    assert [claimed.job for claimed in worker.claim()] == [new.id]
+
+
+def test_what_starts_before_the_commit_is_waited_for(rig: Rig) -> None:
+    replace = cap(1, when_full="replace")
+    (old,) = rig.store.submit([NewJob("task", caps=(replace,))])
+    worker = rig.hand()
+    with Caller(rig) as caller:
+        new = caller.one(replace)
+        (claimed,) = worker.claim()
+        assert claimed.job == old.id
+        caller.commit()
+    assert worker.claim() == []
+    record = rig.store.job(new.id)
+    assert record is not None
+    assert record.reason == "waiting for a cap"
+    worker.end(claimed)
+    assert [claimed.job for claimed in worker.claim()] == [new.id]
+
+
+@at_every_level
+def test_a_running_job_is_asked_to_stop_at_the_commit(rig: Rig, level: IsolationLevel) -> None:
+    latest = cap(1, when_full="cancel_running")
+    rig.store.submit([NewJob("task", caps=(latest,))])
+    worker = rig.hand()
+    (claimed,) = worker.claim()
+    with Caller(rig, level) as caller:
+        new = caller.one(latest)
+        assert worker.exchange().cancels == ()
+        caller.commit()
+        newest = caller.one(latest)
+        caller.commit()
+    told = worker.exchange()
+    assert [token for token, _ in told.cancels] == [claimed.token]
+    worker.end(claimed, "cancelled")
+    assert [claimed.job for claimed in worker.claim()] == [newest.id]
+    assert rig.state(new.id) == "cancelled"
+
+
+def test_it_ended_before_the_word_to_stop_was_committed(rig: Rig) -> None:
+    latest = cap(1, when_full="cancel_running")
+    rig.store.submit([NewJob("task", caps=(latest,))])
+    worker = rig.hand()
+    (claimed,) = worker.claim()
+    with Caller(rig) as caller:
+        new = caller.one(latest)
+        worker.end(claimed)
+        caller.commit()
+    worker.exchange(room=0)
+    assert [claimed.job for claimed in worker.claim()] == [new.id]
+    record = rig.store.job(claimed.job)
+    assert record is not None
+    assert not record.cancel_requested
+
+
+def test_many_at_once_in_any_order_do_not_wait_in_a_circle(rig: Rig) -> None:
+    groups = [f"g/{n}" for n in range(6)]
+    results: list[list[Submitted]] = []
+
+    def produce(order: list[str]) -> None:
+        for _ in range(10):
+            jobs = [NewJob("task", caps=(cap(30, group),)) for group in order * 2]
+            results.append(rig.store.submit(jobs))
+
+    orders = [groups, groups[::-1], groups[3:] + groups[:3]]
+    threads = [threading.Thread(target=produce, args=(order,)) for order in orders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    done = [one for result in results for one in result]
+    assert len(done) == 3 * 10 * 12
+    assert sum(one.refused is None for one in done) == 6 * 30
+    assert len(rig.hand().claim(room=1000)) == 180
+
+
+def test_who_stands_above_a_lowered_cap_moves_down_under_an_open_rival(rig: Rig) -> None:
+    rig.store.submit([NewJob("task", caps=(cap(5),)) for _ in range(5)])
+    worker = rig.hand()
+    claimed = worker.claim()
+    worker.end(claimed[0])
+    worker.end(claimed[1])
+    with Caller(rig) as caller:
+        assert caller.one(cap(3)).refused is not None
+        worker.end(claimed[2])
+        assert caller.one(cap(3)).refused is None
+        waiter = Waiter(lambda: rig.store.submit([NewJob("task", caps=(cap(3),))]))
+        caller.commit()
+        assert waiter.result()[0].refused is not None
+
+
+def test_an_idempotency_conflict_leaves_nothing_and_the_transaction_goes_on(rig: Rig) -> None:
+    from headgate.errors import IdempotencyConflict
+
+    rig.store.submit([NewJob("task", '{"a":1}', idempotency_key="k")])
+    with Caller(rig) as caller:
+        jobs = [
+            NewJob("task", caps=(cap(1),)),
+            NewJob("task", '{"a":2}', idempotency_key="k", caps=(cap(1, "b"),)),
+        ]
+        with pytest.raises(IdempotencyConflict):
+            rig.store.submit_with(caller.connection, jobs)
+        assert caller.one(cap(1)).refused is None
+        assert caller.one(cap(1, "b")).refused is None
+        caller.commit()
+    assert len(rig.hand().claim()) == 3
+
+
+def test_through_an_asynchronous_driver(rig: Rig) -> None:
+    told = psycopg.conninfo.conninfo_to_dict(parse(rig.store.url).conninfo)
+
+    async def run() -> None:
+        connection: Any = await asyncpg.connect(
+            host=told["host"], port=int(told["port"]), user=told["user"], database=told["dbname"]
+        )
+        try:
+            async with connection.transaction():
+                jobs = [NewJob("task", caps=(cap(1),)) for _ in range(2)]
+                got = await rig.store.asubmit_with(connection, jobs)
+                assert [one.refused is None for one in got] == [True, False]
+            transaction = connection.transaction(isolation="repeatable_read")
+            await transaction.start()
+            await connection.fetch("SELECT 1")
+            rig.store.submit([NewJob("task", caps=(cap(1, "other"),))])
+            with pytest.raises(SubmitConflict):
+                await rig.store.asubmit_with(connection, [NewJob("task", caps=(cap(1, "other"),))])
+            await transaction.rollback()
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
