@@ -56,10 +56,12 @@ class Fleet:
     def log(self) -> Path:
         return self.folder / "execution.log"
 
-    def start(self, *options: str, scene: str = SCENE) -> subprocess.Popen[bytes]:
+    def start(
+        self, *options: str, scene: str = SCENE, url: str | None = None
+    ) -> subprocess.Popen[bytes]:
         env = {
             **os.environ,
-            "HEADGATE_URL": self.app.url,
+            "HEADGATE_URL": url or self.app.url,
             "HEADGATE_TEST_LOG": str(self.log),
         }
         command = [sys.executable, "-m", "headgate", "worker", scene, *options]
@@ -156,10 +158,14 @@ ON_POSTGRES = frozenset(
         "test_spaced_starts",
     }
 )
+ONLY_ON_POSTGRES = frozenset({"test_many_keys_under_fire"})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    on_both(metafunc, "fleet", ON_POSTGRES)
+    if metafunc.function.__name__ in ONLY_ON_POSTGRES:
+        metafunc.parametrize("fleet", ["postgres"], indirect=True)
+    else:
+        on_both(metafunc, "fleet", ON_POSTGRES)
 
 
 @pytest.fixture
