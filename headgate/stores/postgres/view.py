@@ -7,7 +7,7 @@ A view is a snapshot: the choice made from it may be out of date when it is acte
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -161,13 +161,14 @@ class Order:
         self._numbers: dict[LaneKey, int] = {}
         self.jobs: list[int] = []
 
-    def add(self, key: LaneKey, place: int, reserved: bool) -> None:
+    def number(self, key: LaneKey, place: Callable[[], int]) -> int:
+        """The lane's, which is noted with its place when it comes up for the first time."""
         number = self._numbers.get(key)
         if number is None:
             self.lanes.append(key)
-            self.places.append(place)
+            self.places.append(place())
             number = self._numbers[key] = len(self.lanes)
-        self.jobs.append(-number if reserved else number)
+        return number
 
 
 class ViewLine:
@@ -280,8 +281,12 @@ class ViewLine:
         return rows[0] if rows else None
 
     def take(self, key: LaneKey, row: Row, plan: Sequence[Need], *, reserved: bool) -> None:
-        lane = self._lane(key)
-        self.order.add(key, row["place"] if lane is None else lane.place, reserved)
+        def place() -> int:
+            lane = self._lane(key)
+            return row["place"] if lane is None else lane.place
+
+        number = self.order.number(key, place)
+        self.order.jobs.append(-number if reserved else number)
 
     def expire(self, key: LaneKey, row: Row) -> None:
         raise AssertionError("what has expired is found when it is taken")
