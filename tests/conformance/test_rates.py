@@ -9,7 +9,7 @@ import pytest
 from headgate.errors import IsARate
 from headgate.limits import Need, Needs
 from headgate.rates import STEPS, Pace
-from headgate.stores.protocol import Exchange, Publication, SlotRequest
+from headgate.stores.protocol import Chain, Exchange, Publication, SlotRequest
 from headgate.why import explain
 
 from .conftest import Hand, Rig, need, one_of
@@ -235,6 +235,19 @@ def test_who_waits_for_a_rate_keeps_nothing_from_others(rig: Rig) -> None:
         served += starts(hand)
         rig.clock.advance(1)
     assert served == 20, "one of the first, and one of the others each second"
+
+
+def test_one_start_at_a_time_reserves_nothing(rig: Rig) -> None:
+    """It comes by itself, in turn: who needs other groups beside it has no older claim to it."""
+    declare(rig, 2, per=8, door=5)
+    rig.submit(30, needs=Needs((Need("api"), Need("door"))))
+    rig.submit(30, needs=need("api"), task="other")
+    hand = rig.hand()
+    for _ in range(40):
+        starts(hand)
+        assert rig.store.group("api")[0].reserved_by is None
+        assert rig.store.group("door")[0].reserved_by is None
+        rig.clock.advance(1)
 
 
 def test_a_wide_job_gathers_starts_among_narrow_ones(rig: Rig) -> None:
@@ -498,6 +511,32 @@ def test_nothing_is_reserved_ahead_under_a_rate(rig: Rig) -> None:
     assert [claimed.reserved for claimed in got.claimed] == [False, False]
     got = hand.exchange(room=0, ahead={"task": 0.001}, ahead_room=50)
     assert got.claimed == ()
+
+
+def test_what_went_on_from_job_to_job_ends_when_its_limit_becomes_a_rate(rig: Rig) -> None:
+    rig.declare(api=3)
+    rig.submit(20, needs=need("api"))
+    hand = rig.hand()
+    (first,) = hand.claim(1)
+    options = {"ahead": {"task": 0.001}, "ahead_room": 50, "chains": {first.chain: Chain(1)}}
+    got = hand.exchange(room=0, **options)
+    assert got.claimed
+    assert all(claimed.reserved for claimed in got.claimed)
+    for claimed in got.claimed:
+        hand.end(claimed, "returned")
+    declare(rig, 3, per=60)
+    assert hand.exchange(room=0, **options).claimed == ()
+
+
+def test_why_where_a_limit_is_full_too(rig: Rig) -> None:
+    declare(rig, 1, per=60, door=1)
+    jobs = rig.submit(3, needs=Needs((Need("door"), Need("api"))))
+    rig.hand().claim()
+    why = rig.store.why(jobs[-1])
+    assert why.code == "limit-full"
+    words = explain(why, now=rig.store.now())
+    assert "door: 1 of 1 units is held" in words
+    assert "and for api: at most 1 starts per 60 s" in words
 
 
 def test_a_worker_that_only_tells_is_answered(rig: Rig) -> None:

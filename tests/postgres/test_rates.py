@@ -60,6 +60,16 @@ def test_a_choice_from_an_old_look_grants_no_more_than_there_is(rig: Rig) -> Non
     assert len(quick.claim() + slow.claim()) == 4
 
 
+def test_nor_more_than_may_start_at_once(rig: Rig) -> None:
+    declare(rig, 4, 60, burst=2)
+    rig.submit(20, needs=need("api"))
+    slow, quick = rig.hand("slow"), rig.hand("quick")
+    (first,) = slow.exchange(room=1, again=True).claimed
+    assert len(quick.claim()) == 1
+    got = slow.exchange([Finish(first.token, "succeeded")], room=9, fresh=False, again=True)
+    assert got.claimed == ()
+
+
 def test_rows_are_used_again(rig: Rig, watch: Rival) -> None:
     declare(rig, 5, 10)
     rig.submit(60, needs=need("api"))
