@@ -239,10 +239,14 @@ def test_who_waits_for_a_rate_keeps_nothing_from_others(rig: Rig) -> None:
 
 def test_one_start_at_a_time_reserves_nothing(rig: Rig) -> None:
     """It comes by itself, in turn: who needs other groups beside it has no older claim to it."""
-    declare(rig, 2, per=8, door=5)
+    declare(rig, 3, per=18, door=5)
     rig.submit(30, needs=Needs((Need("api"), Need("door"))))
-    rig.submit(30, needs=need("api"), task="other")
+    for task in ("other", "wide"):
+        rig.submit(30, needs=need("api"), task=task)
     hand = rig.hand()
+    for _ in range(3):  # from then on one start every six seconds, for three lanes
+        assert starts(hand, room=1) == 1
+        rig.clock.advance(6)
     for _ in range(40):
         starts(hand)
         assert rig.store.group("api")[0].reserved_by is None
