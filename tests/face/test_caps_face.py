@@ -173,6 +173,46 @@ def test_one_too_many_is_an_error_that_says_of_what(both: App) -> None:
     send.submit("a")
 
 
+def test_tasks_share_a_count_each_under_its_own_number(both: App) -> None:
+    @both.task(caps=[Cap("mail", max_total=1)])
+    def slow() -> None: ...
+
+    @both.task(caps=[Cap("mail", max_total=3)])
+    def fast() -> None: ...
+
+    fast.submit()
+    with pytest.raises(ConcurrencyLimitReached, match="1 of 'mail'"):
+        slow.submit()
+    fast.submit()
+    fast.submit()
+    with pytest.raises(ConcurrencyLimitReached, match="3 of 'mail'"):
+        fast.submit()
+
+
+def test_in_a_transaction_of_the_caller(tmp_path: Path) -> None:
+    import psycopg
+
+    from headgate.stores.postgres.url import parse
+
+    url = store_url("postgres", tmp_path, quick=True)
+    with App(url, config=Config(url=url)) as app:
+
+        @app.task(caps=[Cap("one", max_total=1, key="n")])
+        def send(n: int) -> None: ...
+
+        with psycopg.connect(parse(url).conninfo) as conn:
+            mine = send.using(conn=conn)
+            mine.submit(1)
+            with pytest.raises(ConcurrencyLimitReached, match="'one/1'"):
+                mine.submit(1)
+            mine.submit(2)  # the transaction goes on
+            many = app.submit_many([mine.call(2), mine.call(3)])
+            assert [handle.refused is None for handle in many] == [False, True]
+            conn.rollback()
+        send.submit(1)
+        assert app.store.count(JobFilter()) == 1
+
+
 def test_in_async_code_too(both: App) -> None:
     @both.task(caps=[Cap("all", max_total=1)])
     async def send() -> None: ...
@@ -359,7 +399,8 @@ def test_a_follow_up_that_is_refused_fails_the_attempt(both: App, worker: bool) 
     @both.task(caps=[Cap("one", max_total=1)])
     def child() -> None: ...
 
-    @both.task(retries=1, retry_delay=0)
+    # Often enough for a driver to have prepared its statements, which a refusal must not undo.
+    @both.task(retries=12, retry_delay=0)
     def parent(ctx: Context) -> str:
         ctx.submit(child)
         ctx.submit(child)
@@ -373,7 +414,7 @@ def test_a_follow_up_that_is_refused_fails_the_attempt(both: App, worker: bool) 
     with pytest.raises(JobFailed, match="1 of 'one'") as failed:
         handle.result(timeout=10)
     assert failed.value.error_type == "headgate.errors.ConcurrencyLimitReached"
-    assert [a.outcome for a in both.store.attempts(handle.id)] == ["error", "error"]
+    assert [a.outcome for a in both.store.attempts(handle.id)] == ["error"] * 13
     assert both.store.count(JobFilter(task="child")) == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -572,6 +573,51 @@ def test_a_class_is_told_of_what_was_lost_for_good_and_not_before(both: App) -> 
             os.close(fd)
     drain(both)
     assert told == [(1, Aborted(handle.id, "failed", "lost"))]
+
+
+def test_a_class_is_told_of_what_a_newer_one_superseded(both: App) -> None:
+    told: list[tuple[int, Aborted]] = []
+
+    @both.job
+    class Told(Job):
+        caps = (Cap("newest", max_total=1, when_full="replace"),)
+
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def run(self) -> None: ...
+
+        def on_aborted(self, aborted: Aborted) -> None:
+            told.append((self.n, aborted))
+
+    drain(both)
+    old, new = Told(1).run_in_worker(), Told(2).run_in_worker()
+    drain(both)
+    drain(both)
+    assert told == [(1, Aborted(old.id, "cancelled", "superseded"))]
+    assert new.status() == "succeeded"
+
+
+def test_a_class_is_told_of_what_was_cancelled_while_it_ran(both: App) -> None:
+    told: list[Aborted] = []
+    started = threading.Event()
+
+    @both.job
+    class Told(Job):
+        async def run(self) -> None:
+            started.set()
+            await asyncio.sleep(30)
+
+        async def on_aborted(self, aborted: Aborted) -> None:
+            told.append(aborted)
+
+    worker = threading.Thread(target=Worker(both, burst=True).run)
+    handle = Told().run_in_worker()
+    worker.start()
+    assert started.wait(20)
+    handle.cancel("enough")
+    worker.join(20)
+    assert told == [Aborted(handle.id, "cancelled", "enough")]
 
 
 def test_telling_is_tried_again_as_the_class_says(app: App) -> None:
