@@ -181,9 +181,7 @@ class Concurrency:
         until: datetime | None = None,
         by: str | None = None,
     ) -> LimitRecord:
-        return await in_thread(
-            self.pause, group, reason=reason, lasts=lasts, until=until, by=by
-        )
+        return await in_thread(self.pause, group, reason=reason, lasts=lasts, until=until, by=by)
 
     async def aresume(self, group: str, *, reason: str = "", by: str | None = None) -> LimitRecord:
         return await in_thread(self.resume, group, reason=reason, by=by)
@@ -220,6 +218,4 @@ class Concurrency:
         dry_run: bool = False,
         by: str | None = None,
     ) -> tuple[list[Difference], list[Difference]]:
-        return await in_thread(
-            self.import_toml, text, name, exact=exact, dry_run=dry_run, by=by
-        )
+        return await in_thread(self.import_toml, text, name, exact=exact, dry_run=dry_run, by=by)

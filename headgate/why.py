@@ -154,6 +154,10 @@ def _limit_full(why: Why, now: float, names: Names) -> str:
     ends = ""
     if why.until is not None and why.code == "limit-full":
         ends = f" The first of these slots ends by itself {_in(why.until, now)}."
+    for group in why.groups:
+        if group.override is not None:
+            said = _said(group.override, now)
+            ends += f" The limit of {group.group} was set to {_value(group)}{said}."
     return f"The job waits for {'; and for '.join(groups) or 'a limit that is full'}.{ends}"
 
 

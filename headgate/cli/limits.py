@@ -288,13 +288,12 @@ def _logged(event: EventRecord, now: float) -> tuple[str, str, str, str, str]:
         why = f"job {event.subject} ran on after its lease was lost"
         return group, "-", "over-run", event.who, why
     old = _standing(get("old"), get("old_source"), get("was_paused"), get("old_weight"))
-    new = _standing(get("new"), get("new_source"), get("paused"), get("weight"))
-    if get("until") is not None:
-        new += f" until {when(get('until'), now)}"
+    ends = "" if get("until") is None else f" until {when(get('until'), now)}"
+    new = _standing(get("new"), get("new_source"), get("paused"), get("weight"), ends)
     return group, old, new, event.who or "-", get("reason", "")
 
 
-def _standing(value: object, source: object, paused: object, weight: object) -> str:
+def _standing(value: object, source: object, paused: object, weight: object, ends: str = "") -> str:
     told = "-" if source == "none" else "unlimited" if value is None else str(value)
-    told += ", paused" if paused else ""
+    told += f"{ends}, paused" if paused else ends
     return f"{told}, weight {weight}" if weight is not None else told

@@ -124,7 +124,7 @@ def _rich_table(titles: list[str], right: list[bool], cells: list[list[str]]) ->
         drawn.add_column(
             title,
             justify="right" if is_right else "left",
-            no_wrap=title in ("id", "holder", "state"),
+            no_wrap=title in ("id", "holder", "state", "group", "what"),
             overflow="fold",
         )
     for row in cells:

@@ -582,7 +582,6 @@ class Store(Protocol):
         a fleet that disagrees about a limit, what is orphaned."""
         ...
 
-
     # wake-ups
     def bell(self, what: str) -> Bell:
         """`work`: something may have become claimable. `done`: a job ended. `room`: a group

@@ -41,6 +41,15 @@ def test_who_holds_what_it_waits_for(rig: Rig) -> None:
     assert "2 jobs are ahead of it in its lane." in text
 
 
+def test_who_made_it_so_small(rig: Rig) -> None:
+    rig.declare(api=2)
+    ids = rig.submit(2, needs=need("api"))
+    rig.set_limit("api", 1, reason="careful")
+    rig.hand().claim()
+    told = "The limit of api was set to 1 by operator: careful."
+    assert told in words(rig, ids[1])
+
+
 def test_when_it_may_start_is_measured(rig: Rig) -> None:
     rig.declare(api=1)
     ids = rig.submit(6, needs=need("api"))

@@ -21,9 +21,7 @@ def last(
         EventRecord(
             row["seq"], row["at"], row["kind"], row["subject"], row["who"], json.loads(row["data"])
         )
-        for row in tx.rows(
-            tx.sql.events.last, {"kind": kind, "subject": subject, "limit": limit}
-        )
+        for row in tx.rows(tx.sql.events.last, {"kind": kind, "subject": subject, "limit": limit})
     ]
 
 

@@ -50,9 +50,7 @@ def _apply(tx: Transaction, change: LimitChange) -> bool:
     return done
 
 
-def _say(
-    tx: Transaction, change: LimitChange, what: str, value: int | None, *, keep: bool
-) -> bool:
+def _say(tx: Transaction, change: LimitChange, what: str, value: int | None, *, keep: bool) -> bool:
     place = {"grp": change.group, "what": what}
     if not keep:
         return tx.run(tx.sql.limits.drop_override, place).rowcount > 0
@@ -102,9 +100,7 @@ def every(tx: Transaction) -> list[Said]:
     """All that is in force, by group."""
     words = Values(tx, reservations=False).words
     groups = sorted({*words.limits, *words.pauses, *words.weights})
-    return [
-        Said(g, words.limits.get(g), words.pauses.get(g), words.weights.get(g)) for g in groups
-    ]
+    return [Said(g, words.limits.get(g), words.pauses.get(g), words.weights.get(g)) for g in groups]
 
 
 def _standing(tx: Transaction, group: str) -> dict[str, Any]:
