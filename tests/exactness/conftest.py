@@ -155,7 +155,6 @@ ON_POSTGRES = frozenset(
         "test_many_changes_under_load",
         "test_chaos",
         "test_never_more_than_the_rate_in_any_window",
-        "test_spaced_starts",
     }
 )
 ONLY_ON_POSTGRES = frozenset({"test_many_keys_under_fire"})

@@ -15,7 +15,7 @@ from . import scene
 from .conftest import Fleet, wait_for
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
-SECONDS = 30 if FULL else 4
+SECONDS = 30 if FULL else 3
 RATE = 50
 NOTHING: list[dict[str, int]] = [{}]
 """What a job holds: a start under a rate is not held."""
@@ -53,49 +53,51 @@ def settle(fleet: Fleet) -> None:
 
 
 def test_never_more_than_the_rate_in_any_window(fleet: Fleet) -> None:
+    """Two rates side by side: one of which all may start at once, one whose starts are spaced."""
     count = RATE * SECONDS
-    fleet.submit([scene.in_bursts.call() for _ in range(count)], NOTHING * count)
+    calls = [
+        *(scene.in_bursts.call() for _ in range(count)),
+        *(scene.evenly.call() for _ in range(count)),
+    ]
+    fleet.submit(calls, NOTHING * len(calls))
     fleet.start("--processes", "4", "--concurrency", "20")
-    fleet.wait_done(SECONDS * 2 + 30)
+    fleet.wait_done(SECONDS * 3 + 30)
+    store = fleet.app.url.partition(":")[0]
+
     granted, begun = recorded(fleet, "in_bursts"), logged(fleet, "in_bursts")
     assert len(granted) == len(begun) == count
     assert closest(granted, RATE) >= 1.0 - CLOCKS
-    assert closest(begun, RATE) >= 0.95
+    # A job whose process had to wait for a processor begins late, and then closer to the next.
+    assert closest(begun, RATE) >= (0.95 if FULL else 0.8)
     # All of the first period may start at once, so that the last comes a period earlier.
     use = (count - RATE) / RATE / (granted[-1] - granted[0])
-    print(f"{fleet.app.url.partition(':')[0]}: {use:.1%} of the rate was used")
+    print(f"{store}: {use:.1%} of the rate was used")
     if FULL:
         assert use >= 0.95
-    settle(fleet)
 
-
-def test_spaced_starts(fleet: Fleet) -> None:
-    count = RATE * SECONDS
-    fleet.submit([scene.evenly.call() for _ in range(count)], NOTHING * count)
-    fleet.start("--processes", "4", "--concurrency", "20")
-    fleet.wait_done(SECONDS * 3 + 30)
     granted = recorded(fleet, "evenly")
     assert len(granted) == count
     assert closest(granted, 1) >= 1 / RATE - CLOCKS
     assert closest(granted, RATE) >= 1.0 - CLOCKS
     # Each waits for the one before it: what a wake-up takes is lost, every time.
     use = (count - 1) / RATE / (granted[-1] - granted[0])
-    print(f"{fleet.app.url.partition(':')[0]}: {use:.1%} of the rate was used, one at a time")
+    print(f"{store}: {use:.1%} of the rate was used, one at a time")
     settle(fleet)
 
 
 def test_keys_share_a_rate_and_a_killed_worker_changes_nothing(fleet: Fleet) -> None:
-    backlog = {"big": 300, **{f"small-{n}": 40 for n in range(4)}}
+    backlog = {"big": 150, **{f"small-{n}": 30 for n in range(4)}}
     turns = [turn for turn, count in backlog.items() for _ in range(count)]
     fleet.submit([scene.in_bursts.call(turn) for turn in turns], NOTHING * len(turns), turns=turns)
     fleet.start("--processes", "3", "--concurrency", "10")
-    wait_for(lambda: fleet.done() >= 60, 30, "they run")
+    wait_for(lambda: fleet.done() >= 40, 30, "they run")
     victim = next(w for w in fleet.store.workers() if w.pid)
     os.kill(victim.pid, signal.SIGKILL)
-    wait_for(lambda: fleet.done() >= 175, 30, "they go on")
+    wait_for(lambda: fleet.done() >= 125, 30, "they go on")
     lines = [json.loads(line) for line in fleet.log.read_text().splitlines()]
     first = Counter(line["turn"] for line in lines if line["ev"] == "start")
-    assert min(first.values()) >= 25, f"each of five keys has its share: {first}"
+    assert len(first) == 5
+    assert min(first.values()) >= 18, f"each of five keys has its share: {first}"
     fleet.wait_done(60)
     assert closest(recorded(fleet, "in_bursts"), RATE) >= 1.0 - CLOCKS
     settle(fleet)
