@@ -6,33 +6,30 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from headgate.byname import ByName
 from headgate.clock import Clock
 from headgate.concurrency import Concurrency
 from headgate.config import Config
 from headgate.context import Context
-from headgate.declare import Declaring
-from headgate.errors import ConfigError, DeclarationError, InvalidArguments, JobNotFound
-from headgate.fitting import await_room, check_no_waits, wait_for_room, waits
-from headgate.handle import JobHandle, accepted, is_text
-from headgate.jobs import JobRecord, NewJob, Submitted
+from headgate.errors import ConfigError, InvalidArguments, JobNotFound
+from headgate.handle import is_text
+from headgate.jobs import JobRecord
 from headgate.limits import Limit, split_group
 from headgate.local import local_context
-from headgate.options import Options, check_options, seconds
+from headgate.options import seconds
 from headgate.rates import Pace
 from headgate.slotblock import SlotBlock
 from headgate.slots import Slots, who
 from headgate.stores import open_store, shown
 from headgate.stores.protocol import Publication, Store
-from headgate.storing import astore_all, common_connection, store_all
 from headgate.submit import Stamp
-from headgate.tasks import Call, Task
+from headgate.submitting import Submitting
+from headgate.tasks import Task
 from headgate.threads import in_thread
 from headgate.waiting import Watch
 from headgate.why import Explained, ask
@@ -45,7 +42,7 @@ R = TypeVar("R")
 MAX_ARGS_BYTES = 16 * 1024 * 1024
 
 
-class App(Declaring):
+class App(Submitting):
     """Tasks, limits and the store they share.
 
     >>> app = App("sqlite:///jobs.db")                                  # doctest: +SKIP
@@ -76,9 +73,6 @@ class App(Declaring):
         self.max_args_bytes = max_args_bytes
         self.slots = Slots(self)
         self.concurrency = Concurrency(lambda: self.store, who)
-        self.after_submit: Callable[[], None] | None = None
-        """Called after each submit from this app (`headgate.testing.inline` runs the jobs)."""
-        self._by_name = ByName(self)
         self._lock = threading.Lock()
         self._watches: dict[str, Watch] = {}
         self._store: Store | None = None
@@ -186,115 +180,6 @@ class App(Declaring):
             code_rates=self._book.code_rates(),
             file_rates={name: rate.pace for name, rate in self.config.rates.items()},
         )
-
-    # --- submit ------------------------------------------------------------------------
-
-    def submit(
-        self, name: str, payload: object = None, *, strict: bool = False, **options: Unpack[Options]
-    ) -> JobHandle[Any]:
-        """Submit by name, from a program that may not have the task's code.
-
-        >>> app.submit("heavy", {"n": 1}, concurrency_group="heavy_processing",
-        ...            concurrency_limit=5)                             # doctest: +SKIP
-
-        A task that nobody has declared yet waits for a worker that knows it; `strict=True`
-        makes that an `UnknownTask` error.
-        """
-        what = self._prepared(name, payload, strict, options)
-        if isinstance(what, Call):
-            return what.submit()
-        job, conn = what
-        return self._by_name.handle(self.store_jobs([job], conn)[0])
-
-    async def asubmit(
-        self, name: str, payload: object = None, *, strict: bool = False, **options: Unpack[Options]
-    ) -> JobHandle[Any]:
-        """`submit` for code in an event loop."""
-        what = await in_thread(self._prepared, name, payload, strict, options)
-        if isinstance(what, Call):
-            return await self.asubmit_call(what)
-        job, conn = what
-        return self._by_name.handle((await self.astore_jobs([job], conn))[0])
-
-    def _prepared(
-        self, name: str, payload: object, strict: bool, options: Options
-    ) -> Call[Any] | tuple[NewJob, object]:
-        """A call of a task that is declared here, or a job of another and its connection."""
-        checked = check_options(cast("Mapping[str, object]", options))
-        given: object = dict[str, object]() if payload is None else payload
-        if name in self.tasks:
-            return self.tasks[name].using(**checked).call_payload(given)
-        conn = checked.pop("conn", None)
-        return self._by_name.new_job(name, given, checked, strict), conn
-
-    def submit_many(self, calls: Iterable[Call[R]], *, conn: object = None) -> list[JobHandle[R]]:
-        """Submit many calls; all are checked before the first is stored.
-
-        >>> app.submit_many([resize.call("a.png"), resize.call("b.png")])  # doctest: +SKIP
-
-        They are stored in pieces of some hundred, each of which happens whole; with `conn` all
-        of them in the transaction of that connection. What a cap refuses is not an error here:
-        the others are stored, and its handle says so in `refused`.
-        """
-        made, jobs, conn = self._made(calls, conn)
-        done = self.store_jobs(jobs, conn)
-        return [call.handle(one) for call, one in zip(made, done, strict=True)]
-
-    async def asubmit_many(
-        self, calls: Iterable[Call[R]], *, conn: object = None
-    ) -> list[JobHandle[R]]:
-        """`submit_many` for code in an event loop."""
-        made, jobs, conn = await in_thread(self._made, calls, conn)
-        done = await self.astore_jobs(jobs, conn)
-        return [call.handle(one) for call, one in zip(made, done, strict=True)]
-
-    def submit_call(self, call: Call[R]) -> JobHandle[R]:
-        """Submit one call; `ConcurrencyLimitReached` if a cap refuses it."""
-        (handle,) = self.submit_many([call])
-        return accepted(handle)
-
-    async def asubmit_call(self, call: Call[R]) -> JobHandle[R]:
-        """`submit_call` for code in an event loop."""
-        (handle,) = await self.asubmit_many([call])
-        return accepted(handle)
-
-    def _made(
-        self, calls: Iterable[Call[R]], conn: object
-    ) -> tuple[list[Call[R]], list[NewJob], object]:
-        made = list(calls)
-        for call in made:
-            if call.task.app is not self:
-                raise DeclarationError(
-                    f"task {call.task.name!r} belongs to another app; submit it through that one"
-                )
-        return made, [call.new_job() for call in made], common_connection(made, conn)
-
-    def store_jobs(self, jobs: list[NewJob], conn: object = None) -> list[Submitted]:
-        """Store them, and wait where a cap that blocks is full."""
-        if conn is not None:
-            check_no_waits(jobs)
-            return store_all(self.store, jobs, conn)
-        done = self._put(jobs)
-        if waits(jobs, done):
-            wait_for_room(self.watch("room"), jobs, done, self._put)
-        return done
-
-    async def astore_jobs(self, jobs: list[NewJob], conn: object = None) -> list[Submitted]:
-        """`store_jobs` for code in an event loop; who waits for room occupies no thread."""
-        if conn is not None:
-            check_no_waits(jobs)
-            # Here and not in a thread: the connection belongs to this loop.
-            return await astore_all(self.store, jobs, conn)
-        done = await in_thread(self._put, jobs)
-        if waits(jobs, done):
-            await await_room(self.watch("room"), jobs, done, self._put)
-        return done
-
-    def _put(self, jobs: list[NewJob]) -> list[Submitted]:
-        done = store_all(self.store, jobs)
-        if self.after_submit is not None:
-            self.after_submit()
-        return done
 
     # --- look ----------------------------------------------------------------------------
 

@@ -203,8 +203,8 @@ def check_waits(uses: Iterable[CapUse], why: str) -> None:
             )
 
 
-def refusal_error(refusal: Refusal, waited: float | None = None) -> ConcurrencyLimitReached:
-    error = ConcurrencyLimitReached(
+def refusal_error(refusal: Refusal) -> ConcurrencyLimitReached:
+    return ConcurrencyLimitReached(
         refusal.group,
         refusal.count,
         refusal.cap,
@@ -212,9 +212,6 @@ def refusal_error(refusal: Refusal, waited: float | None = None) -> ConcurrencyL
         existing=refusal.existing,
         until=refusal.until,
     )
-    if waited is not None:
-        error.add_note(f"waited {waited:g} s for room")
-    return error
 
 
 # --- the catalogue ------------------------------------------------------------------------------

@@ -147,7 +147,8 @@ class JobTask(Task[..., Any]):
         return replace(stamped, carried=((stamped.needs.all[0].group, limit),))
 
     def _own_cap(self, limit: int, key: Key) -> tuple[Cap, ...]:
-        if self.cap_at_submit is None:
+        instead = self._using.get("caps", ())
+        if self.cap_at_submit is None or any(cap.name == self.name for cap in instead):
             return ()
         return (Cap(self.name, max_total=limit, key=key, when_full=self.cap_at_submit),)
 

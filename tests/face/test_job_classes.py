@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -495,6 +496,18 @@ def test_cap_at_submit_may_do_what_a_cap_does(app: App) -> None:
     assert Once(2).run_in_worker() != first
 
 
+def test_a_cap_of_the_same_name_stands_in_place_of_the_classs_own(app: App) -> None:
+    @app.job
+    class Case(Keyed):
+        cap_at_submit = True
+
+    wider = Cap("Case", max_total=2, key="key")
+    Case("a", 1).run_in_worker()
+    Case("a", 1).run_in_worker(caps=[wider])
+    with pytest.raises(ConcurrencyLimitReached, match="its cap is 2"):
+        Case("a", 1).run_in_worker(caps=[wider])
+
+
 def test_a_class_has_caps_and_a_period_of_its_own(app: App) -> None:
     @app.job(caps=[Cap("tenant", max_waiting=1, key="tenant")], unique_for=60, unique_key="n")
     class Case(Job):
@@ -555,6 +568,16 @@ def test_a_class_is_told_of_what_expired(app: App) -> None:
     handle = cls(1).run_in_worker(expires=5)
     advance(app, 6)
     drain(app)
+    assert told == [(1, Aborted(handle.id, "cancelled", "expired"))]
+
+
+def test_a_class_is_told_of_what_a_claim_found_expired(both: App) -> None:
+    told: list[tuple[int, Aborted]] = []
+    cls = declare_told(both, told)
+    handle = cls(1).run_in_worker(expires=0.05)
+    while both.store.now() <= (handle.record().expires_at or 0):
+        time.sleep(0.01)
+    drain(both)
     assert told == [(1, Aborted(handle.id, "cancelled", "expired"))]
 
 
