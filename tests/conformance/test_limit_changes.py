@@ -428,3 +428,23 @@ def test_what_looks_wrong(rig: Rig) -> None:
     rig.store.overdue(claimed.token, "timeout of 5 s")
     assert odd(rig) == ["overdue-attempt", "unserved"]
     assert claimed.job in rig.store.oddities()[0].detail
+
+
+def test_who_is_gone_disagrees_with_nobody(rig: Rig) -> None:
+    old = fleet(rig, "old", 2)
+    fleet(rig, "new", 3)
+    assert odd(rig) == ["disagreement"]
+    old.leave()
+    sweep(rig)
+    assert odd(rig) == []
+
+
+def test_a_worker_that_stops_or_stalls_serves_nobody(rig: Rig) -> None:
+    rig.submit(1)
+    hand = rig.hand()
+    rig.clock.advance(61)
+    assert odd(rig) == ["free-with-waiters"]
+    rig.store.mark(hand.id, "stopping")
+    assert odd(rig) == ["unserved"]
+    rig.store.mark(hand.id, "stalled")
+    assert odd(rig) == ["stalled-worker", "unserved"]

@@ -26,7 +26,7 @@ def find(tx: Transaction, workers: Sequence[WorkerRecord], older: float) -> list
     return [
         *_workers(workers),
         *_overdue(tx),
-        *_waiting(tx, [worker for worker in workers if worker.state != "dead"], older),
+        *_waiting(tx, [worker for worker in workers if worker.state == "alive"], older),
         *_disagreements(tx),
         *_orphans(tx),
     ]
@@ -109,18 +109,25 @@ def serving_workers(workers: Sequence[WorkerRecord], task: str, queue: str) -> l
 
 
 def _disagreements(tx: Transaction) -> Iterator[Trouble]:
-    values = Values(tx, reservations=False)
-    for name in sorted(values.names()):
-        value = values.of(name)
-        if value.disagree:
-            others = ", ".join(
-                f"{declarer} says {'unlimited' if said is None else said}"
-                for declarer, said in value.disagree[:SHOWN]
-            )
-            declared = "unlimited" if value.declared is None else value.declared
+    # During a deployment those before are gone, and their word is dropped in a while.
+    gone = {r["declarer"] for r in tx.rows(tx.sql.orphans.declarers) if r["gone"] is not None}
+    for name, rows in sorted(Values(tx, reservations=False).words.declared.items()):
+        live = [row for row in rows if row["declarer"] not in gone]
+        others = [
+            f"{row['declarer']} says {_number(row['value'])}"
+            for row in live
+            if row["source"] == live[0]["source"] and row["value"] != live[0]["value"]
+        ]
+        if others:
             yield Trouble(
-                "disagreement", f"limit {name}: {declared} counts by the declarations, but {others}"
+                "disagreement",
+                f"limit {name}: {_number(live[0]['value'])} counts by the declarations, but"
+                f" {', '.join(others[:SHOWN])}",
             )
+
+
+def _number(value: int | None) -> str:
+    return "unlimited" if value is None else f"{value:,}"
 
 
 def _orphans(tx: Transaction) -> Iterator[Trouble]:

@@ -25,6 +25,7 @@ from headgate.stores.relational.values import changed
 
 GONE_AFTER = 300.0
 FORGET_AFTER = 7 * 86400.0
+ALONE = "\x01orphans"
 LOOK_EVERY = 10.0
 """Seconds between two looks of one process."""
 
@@ -32,6 +33,8 @@ LOOK_EVERY = 10.0
 def mark(tx: Transaction) -> bool:
     """Note who has gone and who is back; whether there is something to forget. In a transaction
     that only reads, whether there is anything to do at all."""
+    if tx.writes:
+        tx.lock([ALONE])  # two who note the same would wait for each other's rows
     workers = {row["name"] for row in tx.rows(tx.sql.workers.names)}
     tasks = {task for row in tx.rows(tx.sql.workers.every) for task in json.loads(row["tasks"])}
     declarers = tx.rows(tx.sql.orphans.declarers)
