@@ -145,6 +145,23 @@ def test_after_a_change_nothing_is_granted_by_the_old_value(
     assert taking.result() is None
 
 
+def test_a_word_that_has_ended_is_taken_back_before_the_next_grant(rig: Rig, rival: Rival) -> None:
+    """Somebody is in the middle of a grant, so nobody can say yet that the word has ended: until
+    then nothing is granted, neither by the word nor by what counts after it."""
+    rig.declare(gpu=1)
+    rig.store.change_limit(LimitChange("gpu", 3, set_value=True, lasts=60))
+    rig.submit(5, needs=need("gpu"))
+    hand = rig.hand()
+    rig.clock.advance(60)
+    rival.run(SHARE, leases.LIMITS)
+    got = hand.exchange()
+    assert (got.claimed, got.more) == ((), True)
+    assert len(rig.store.events("limit_changed")) == 1
+    rival.commit()
+    assert len(hand.claim()) == 1
+    assert len(rig.store.events("limit_changed")) == 2
+
+
 def test_a_change_waits_for_grants_under_way_and_lets_others_go_on(
     rig: Rig, rival: Rival, watch: Rival
 ) -> None:
