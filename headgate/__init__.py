@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headgate.errors import (
         Cancel,
         CapNeedsCode,
+        CommandFailed,
         ConcurrencyLimitReached,
         ConfigError,
         Control,
@@ -62,6 +63,7 @@ __all__ = [
     "Cancel",
     "Cap",
     "CapNeedsCode",
+    "CommandFailed",
     "ConcurrencyLimitReached",
     "ConcurrencyStatus",
     "ConfigError",
@@ -113,6 +115,7 @@ _HOMES = {
     "errors": (
         "Cancel",
         "CapNeedsCode",
+        "CommandFailed",
         "ConcurrencyLimitReached",
         "ConfigError",
         "Control",

@@ -6,8 +6,9 @@ of an async function is what it gives when awaited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -24,6 +25,14 @@ from typing import (
 
 from headgate.backoff import RetryDelay
 from headgate.caps import Cap, Policy
+from headgate.commands.command import (
+    DEFAULT_GRACE,
+    DEFAULT_MAX_OUTPUT,
+    After,
+    Before,
+    make_command,
+)
+from headgate.commands.task import CommandTask
 from headgate.config import check_weight
 from headgate.context import Context
 from headgate.errors import DeclarationError
@@ -95,6 +104,21 @@ class JobDeclaration(TypedDict, total=False):
     unique_key: Key
     one_per: str | None
     cap_at_submit: bool | Policy
+
+
+class CommandDeclaration(TypedDict, total=False):
+    """The options of `app.command(...)` that it shares with tasks."""
+
+    limits: Sequence[Limit | OneOf | str]
+    retries: int
+    retry_delay: RetryDelay | None
+    max_lost: int
+    expires: float | timedelta | None
+    queue: str
+    priority: int
+    aliases: Sequence[str]
+    caps: Sequence[Cap]
+    unique_for: float | timedelta | None
 
 
 class TaskMaker(Protocol):
@@ -317,6 +341,64 @@ class Declaring:
         self._keep(task, *([task.teller()] if task.tells else []))
         cls._headgate_task = task
         return cls
+
+    def command(
+        self,
+        name: str,
+        command: Sequence[str] | str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        inherit_environment: bool = True,
+        cwd: str | Path | None = None,
+        max_execution: float | timedelta | None = None,
+        max_execution_grace: float | timedelta = DEFAULT_GRACE,
+        retry_exit_codes: Iterable[int] | None = None,
+        concurrent_runs: bool = False,
+        separate_streams: bool = False,
+        max_output: int = DEFAULT_MAX_OUTPUT,
+        before: Before | None = None,
+        after: After | None = None,
+        **options: Unpack[CommandDeclaration],
+    ) -> CommandTask:
+        """Make a program, or a line for the shell, a task: each job is one run of it.
+
+        >>> backup = app.command("backup", ["pg_dump", "-f", "shop.sql", "shop"],
+        ...                      max_execution=3600, limits=["disk"])   # doctest: +SKIP
+        >>> tidy = app.command("tidy", "find /tmp/shop -mtime +7 -delete")  # doctest: +SKIP
+
+        A run that ends with exit code 0 has succeeded. After `max_execution` seconds it is told
+        to stop with SIGTERM, and killed `max_execution_grace` seconds later, with all that it
+        started. One run at a time, by a limit of the command's own name, unless
+        `concurrent_runs`. `retry_exit_codes`: of its `retries`, for which failures. The output
+        is kept up to `max_output` bytes a run; with `separate_streams` it is known what went to
+        stderr, but not in which order the two were written. `before` and `after` are called
+        round each run.
+        """
+        known = CommandDeclaration.__annotations__
+        if unknown := [option for option in options if option not in known]:
+            raise DeclarationError(
+                f"unknown option {unknown[0]!r} of command {name!r}: those shared with tasks are"
+                f" {', '.join(known)}"
+            )
+        made = make_command(
+            name,
+            command,
+            environment=environment,
+            inherit_environment=inherit_environment,
+            cwd=cwd,
+            max_execution_grace=max_execution_grace,
+            retry_exit_codes=retry_exit_codes,
+            separate_streams=separate_streams,
+            max_output=max_output,
+            before=before,
+            after=after,
+        )
+        chosen = TaskOptions(
+            timeout=max_execution, max_concurrent=None if concurrent_runs else 1, **options
+        )
+        task = CommandTask(cast("App", self), name, made, chosen)
+        self._keep(task)
+        return task
 
     def on_worker_start(self, fn: F) -> F:
         """Call `fn()`, sync or async, when a worker process of this app starts."""

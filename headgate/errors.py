@@ -24,6 +24,14 @@ class UnknownLimit(DeclarationError):
     """A limit name that exists nowhere: not in code, file, catalogue or override."""
 
 
+class InvalidSchedule(DeclarationError):
+    """A schedule that cannot be used: its text, its time zone or one of its options."""
+
+
+class ScheduleNotFound(HeadgateError):
+    """No schedule of that name is in the store."""
+
+
 class IsARate(DeclarationError):
     """A rate was used where something is held: a slot of it can be neither taken nor released."""
 
@@ -126,6 +134,23 @@ class JobCancelled(HeadgateError):
     def __init__(self, message: str, *, reason: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class CommandFailed(HeadgateError):
+    """A command ended with another exit code than 0, or could not be started.
+
+    `code` is the exit code, 128 more than the number of the signal that ended it; 127 and 126
+    tell that there is no such program, or none that may be run. `again`: a retry may help.
+    """
+
+    def __init__(self, message: str, code: int, *, again: bool = True) -> None:
+        super().__init__(message)
+        self.code = code
+        self.again = again
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """By its parts: it may cross from one process to another."""
+        return partial(type(self), again=self.again), (str(self), self.code)
 
 
 class WouldDeadlock(HeadgateError):

@@ -36,6 +36,7 @@ from headgate.submit import Shape, Stamp, Use, describe, knew_caps, new_job, sta
 
 if TYPE_CHECKING:
     from headgate.app import App
+    from headgate.commands.command import Command
     from headgate.handle import JobHandle
 
 P = ParamSpec("P")
@@ -76,6 +77,9 @@ class Task(Generic[P, R]):
     ... def resize(path: str) -> int: ...
     >>> resize.submit("a.png").result()                                 # doctest: +SKIP
     """
+
+    command: Command | None = None
+    """What its jobs run, where that is a program and not a function."""
 
     def __init__(
         self, app: App, fn: Callable[..., Any], name: str | None, options: TaskOptions
