@@ -294,6 +294,51 @@ def test_a_running_job_is_asked_to_stop_at_the_commit(rig: Rig, level: Isolation
     assert rig.state(new.id) == "cancelled"
 
 
+@at_every_level
+def test_a_running_job_has_one_successor_whatever_the_other_can_see(
+    rig: Rig, level: IsolationLevel
+) -> None:
+    latest = cap(1, when_full="cancel_running")
+    rig.store.submit([NewJob("task", caps=(latest,))])
+    worker = rig.hand()
+    (claimed,) = worker.claim()
+    with Caller(rig, level) as first, Caller(rig, level) as second:
+        first.begin()
+        second.begin()
+        first.one(latest)
+        first.commit()
+        newest = until_decided(second, lambda: second.one(latest))
+    worker.end(claimed, "cancelled")
+    assert [claimed.job for claimed in worker.claim()] == [newest.id]
+
+
+def test_who_sees_the_end_of_the_running_job_and_not_its_successor_cannot_decide(
+    rig: Rig, watch: Rival
+) -> None:
+    latest = cap(1, when_full="cancel_running")
+    rig.store.submit([NewJob("task", caps=(latest,))])
+    worker = rig.hand()
+    (claimed,) = worker.claim()
+    with (
+        Caller(rig, IsolationLevel.REPEATABLE_READ) as first,
+        Caller(rig, IsolationLevel.REPEATABLE_READ) as second,
+    ):
+        successor = first.one(latest)
+        worker.end(claimed)
+        second.begin()
+        waiter = Waiter(lambda: second.one(cap(1)))
+        until_blocked(watch)
+        first.commit()
+        with pytest.raises(SubmitConflict):
+            waiter.result()
+        second.rollback()
+        refused = second.one(cap(1)).refused
+        assert refused is not None
+        assert refused.existing == successor.id
+    worker.exchange(room=0)
+    assert [claimed.job for claimed in worker.claim()] == [successor.id]
+
+
 def test_it_ended_before_the_word_to_stop_was_committed(rig: Rig) -> None:
     latest = cap(1, when_full="cancel_running")
     rig.store.submit([NewJob("task", caps=(latest,))])

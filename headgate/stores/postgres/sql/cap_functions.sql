@@ -368,10 +368,18 @@ BEGIN
                         FROM headgate.holders(v_rule.grp, v_rule.rule) h WHERE h.counts;
                         EXIT;
                     END IF;
-                    -- Others may want to stand for it, too: who has its place locked may.
-                    PERFORM 1 FROM headgate.cap_places p
+                    -- A successor stands above the cap. Whoever takes a place must see it there,
+                    -- or be before it altogether; and there may be one only.
+                    IF v_other.state = 'running' AND NOT p_alone THEN
+                        RAISE EXCEPTION 'somebody is to stand above the cap'
+                            USING ERRCODE = 'HG001';
+                    END IF;
+                    -- Others may want to stand for it, too: who has its place locked may. It is
+                    -- written to, though nothing changes: who cannot see us, because its snapshot
+                    -- is older, must not take it over when the other has ended.
+                    UPDATE headgate.cap_places p SET job = p.job
                     WHERE p.grp = v_rule.grp AND p.rule = v_rule.rule
-                      AND p.place = v_other.place AND p.job = v_other.job FOR UPDATE;
+                      AND p.place = v_other.place AND p.job = v_other.job;
                     CONTINUE WHEN NOT FOUND;
                     -- And it must still be as it was, seen by a statement after the lock.
                     PERFORM 1 FROM headgate.holders(v_rule.grp, v_rule.rule, v_other.place - 1) h
