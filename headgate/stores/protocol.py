@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from headgate.claim import ClaimState
 from headgate.jobs import (
@@ -261,6 +261,48 @@ class Exchanged:
     was stale. It must stop its code and end."""
 
 
+# --- what commands write ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPiece:
+    """A piece of what an attempt wrote. `start` counts the bytes that it wrote before."""
+
+    seq: int
+    stream: str
+    """`out` or `err`."""
+    ago: float
+    """Seconds since it was written."""
+    start: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What an attempt wrote since it was told last. May be told again: it is kept once."""
+
+    token: int
+    pieces: Sequence[OutputPiece]
+    forget: tuple[int, int] | None = None
+    """Pieces of these numbers (from, up to but not including) are not kept any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRecord:
+    token: int
+    attempt: int
+    seq: int
+    stream: str
+    at: float
+    start: int
+    data: bytes
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where to go on reading."""
+        return self.token, self.seq
+
+
 # --- slots and limits -------------------------------------------------------------------------
 
 
@@ -430,6 +472,119 @@ class Why:
     """At the earliest, from `typical`; None: nobody can tell."""
 
 
+# --- schedules --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSpec:
+    """A schedule as a program declares it: all plain values, all that is needed to tick it."""
+
+    name: str
+    when: str
+    timezone: str = "UTC"
+    jitter: float = 0.0
+    start: float | None = None
+    end: float | None = None
+    missed: str = "skip"
+    missed_window: float = 86400.0
+    pile_up: bool = False
+    skip_if_running: bool = False
+    source: str = "code"
+    """`code` or `file`."""
+    job: str = "{}"
+    """The job of each tick, as `headgate.schedules.template` writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """All that one program schedules: what it declared before and does not name here is gone."""
+
+    declarer: str
+    release: str = ""
+    schedules: tuple[ScheduleSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """A schedule as it stands."""
+
+    spec: ScheduleSpec
+    digest: str
+    """Changes with anything in the spec."""
+    since: float
+    """Nothing before this moment counts: when it was declared so, or resumed."""
+    next_at: float | None
+    """The tick that is due next; None: none is, for it has ended."""
+    planned: bool
+    """False: nobody has worked out `next_at` yet."""
+    last_at: float | None = None
+    """The last tick that was due, whatever became of it."""
+    last_run_at: float | None = None
+    last_job: str | None = None
+    paused: bool = False
+    paused_by: str = ""
+    reason: str = ""
+    declarers: tuple[str, ...] = ()
+    orphaned: bool = False
+    """No worker that is there declares it: it will be forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a ticker finds."""
+
+    now: float
+    schedules: tuple[ScheduleRecord, ...]
+    """To be ticked or planned, those that have waited longest first."""
+    next_at: float | None
+    """When the next of all others is due."""
+
+
+TickOutcome = Literal["run", "merged", "skipped", "refused", "missed"]
+"""What became of a tick. `merged`: the run before it still waited, and stands for it too.
+`skipped`: a run was not over. `refused`: a cap did not take it. `missed`: too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One tick that is due, with the job that it is to become; without one it was missed, alone
+    or as the first of `count` up to `through`."""
+
+    at: float
+    job: NewJob | None = None
+    through: float | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ticking:
+    """Ticks of one schedule, and the next one after them. Changes nothing unless the schedule is
+    still the one that was seen: the same digest, the same tick due next."""
+
+    schedule: str
+    digest: str
+    expected: float | None
+    """`next_at` as it was seen; None: it was not planned."""
+    next_at: float | None
+    ticks: tuple[Tick, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TickRecord:
+    """A tick as it is kept."""
+
+    schedule: str
+    at: float
+    outcome: TickOutcome
+    job: str | None
+    """The job it became, or into which it was merged."""
+    recorded_at: float
+    through: float | None = None
+    count: int = 1
+    by: str = ""
+    """Who asked for it, where it was not the clock."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """What one sweep found."""
@@ -513,6 +668,11 @@ class Store(Protocol):
         once for each attempt; False: it is already, or the code had ended before the loss."""
         ...
 
+    def put_output(self, outputs: Sequence[Output]) -> frozenset[int]:
+        """Keep what running attempts wrote; the tokens of those that are no longer running,
+        for which nothing is kept."""
+        ...
+
     def sweep(self) -> Sweep: ...
     def prune(self, retention: Retention, limit: int = 1000) -> int: ...
     def compact(self) -> None:
@@ -554,8 +714,37 @@ class Store(Protocol):
         """The latest first."""
         ...
 
+    # schedules
+    def declare_schedules(self, schedules: Schedules) -> None: ...
+    def due_schedules(self, limit: int = 100, without: frozenset[str] = frozenset()) -> Due: ...
+    def tick(self, tickings: Sequence[Ticking]) -> list[TickRecord]:
+        """Record ticks together with the jobs that they become. What another process has ticked
+        or is ticking, and what was changed or paused since, is passed over."""
+        ...
+
+    def run_now(self, name: str, job: NewJob, by: str = "") -> TickRecord:
+        """A run beside those of the clock, or merged into the one that waits. It is a tick at
+        this moment; which one is due next does not change."""
+        ...
+
+    def schedules(self) -> list[ScheduleRecord]: ...
+    def schedule(self, name: str) -> ScheduleRecord | None: ...
+    def ticks(self, name: str, limit: int = 20) -> list[TickRecord]:
+        """The latest first."""
+        ...
+
+    def pause_schedule(self, name: str, paused: bool, by: str = "", reason: str = "") -> None:
+        """Ticks of the time for which it is paused are not missed: they never were."""
+        ...
+
     def job(self, id: str) -> JobRecord | None: ...
     def attempts(self, id: str) -> list[AttemptRecord]: ...
+    def output(
+        self, id: str, after: tuple[int, int] = (0, -1), limit: int = 100
+    ) -> list[OutputRecord]:
+        """What the attempts of a job wrote, in order, from the first or `after` a place."""
+        ...
+
     def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
         """Newest first; `after` is the id of the last job of the page before."""
         ...
@@ -585,7 +774,7 @@ class Store(Protocol):
     # wake-ups
     def bell(self, what: str) -> Bell:
         """`work`: something may have become claimable. `done`: a job ended. `room`: a group
-        may have room for who waits for a slot by hand."""
+        may have room for who waits for a slot by hand. `output`: a command wrote something."""
         ...
 
     def ring(self, what: str) -> None: ...

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from headgate.codec import plain
-from headgate.errors import Cancel, Retry, Snooze
+from headgate.errors import Cancel, CommandFailed, Retry, Snooze
 from headgate.jobs import Failure, Finish, NewJob
 from headgate.options import MAX_SECONDS
 
@@ -51,6 +51,8 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     failure: Failure | None = None
     delay: float | None = None
     reason: str = ""
+    again: bool = True
+    """False: trying again would not help, whatever the retries."""
 
 
 class Allowance(msgspec.Struct, frozen=True):
@@ -99,14 +101,14 @@ def finish(
         case "retry":
             return _error(token, ending, allowance, ending.reason or "retry", ending.failure)
         case _:
-            return _error(token, ending, allowance, "error", ending.failure)
+            return _error(token, ending, allowance, ending.reason or "error", ending.failure)
 
 
 def _error(
     token: int, ending: Ending, allowance: Allowance, reason: str, failure: Failure | None
 ) -> Finish:
-    if allowance.errors >= allowance.retries:
-        return Finish(token, "failed", reason, error=failure)
+    if allowance.errors >= allowance.retries or not ending.again:
+        return Finish(token, "failed", reason, result=ending.result, error=failure)
     delay = ending.delay if ending.delay is not None else allowance.delay()
     return Finish(token, "retry", reason, error=failure, delay=delay)
 
@@ -137,6 +139,12 @@ def ending_of(error: BaseException, delay: float | None) -> Ending:
             return Ending("snooze", delay=_seconds(error.delay), reason=_reason(error))
         case Cancel():
             return Ending("cancel", reason=_reason(error))
+        case CommandFailed():
+            # Where in our code it was raised tells nobody anything.
+            failure = Failure("CommandFailed", plain(str(error))[:MAX_MESSAGE])
+            return Ending(
+                *("raised", str(error.code), failure, delay, f"exit {error.code}", error.again)
+            )
         case _:
             return Ending("raised", failure=failure_of(error), delay=delay)
 

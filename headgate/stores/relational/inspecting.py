@@ -275,7 +275,7 @@ def prune(tx: Transaction, retention: Retention, limit: int) -> int:
     if jobs:
         params = {"jobs": json.dumps(jobs)}
         for sql in (tx.sql.caps.clear_pruned, tx.sql.prune.keys, tx.sql.prune.attempts,
-                    tx.sql.prune.finished, tx.sql.prune.jobs):  # fmt: skip
+                    tx.sql.outputs.prune, tx.sql.prune.finished, tx.sql.prune.jobs):  # fmt: skip
             tx.run(sql, params)
     tx.run(tx.sql.caps.forget, {"now": tx.now})
     if retention.events is not None:

@@ -13,6 +13,8 @@ from headgate.stores.protocol import (
     EventRecord,
     LimitChange,
     LimitRecord,
+    Output,
+    OutputRecord,
     QueueRecord,
     SlotRecord,
     TaskSpec,
@@ -28,6 +30,7 @@ from headgate.stores.relational import (
     inspecting,
     looking,
     oddities,
+    outputs,
     overriding,
     overruns,
     queueing,
@@ -99,6 +102,10 @@ class RelationalStore(ABC):
     def over_ran(self, job: str, token: int, worker: str, ago: float = 0.0) -> bool:
         with self._write() as tx:
             return overruns.over_ran(tx, job, token, worker, ago)
+
+    def put_output(self, told: Sequence[Output]) -> frozenset[int]:
+        with self._write() as tx:
+            return frozenset(outputs.put(tx, told))
 
     def prune(self, retention: Retention, limit: int = 1000) -> int:
         with self._write() as tx:
@@ -172,6 +179,12 @@ class RelationalStore(ABC):
     def attempts(self, id: str) -> list[AttemptRecord]:
         with self._read() as tx:
             return inspecting.attempts(tx, id)
+
+    def output(
+        self, id: str, after: tuple[int, int] = (0, -1), limit: int = 100
+    ) -> list[OutputRecord]:
+        with self._read() as tx:
+            return outputs.after(tx, inspecting.job_row(tx, id)["n"], after, limit)
 
     def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
         with self._read() as tx:

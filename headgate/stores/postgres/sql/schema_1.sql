@@ -146,6 +146,20 @@ CREATE TABLE headgate.attempts (
     PRIMARY KEY (job, token)
 );
 
+-- What commands wrote, by attempt. `start` is where a piece begins in all that the attempt wrote,
+-- so that what was left out between two pieces shows.
+CREATE TABLE headgate.outputs (
+    job bigint NOT NULL,
+    token bigint NOT NULL,
+    seq integer NOT NULL,
+    attempt integer NOT NULL,
+    stream text NOT NULL,
+    at float8 NOT NULL,
+    start bigint NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (job, token, seq)
+);
+
 -- Jobs that are over. `token` and what follows it tell the last attempt, if there was one.
 CREATE TABLE headgate.finished (
     job bigint PRIMARY KEY,

@@ -119,6 +119,20 @@ CREATE TABLE attempts (
     PRIMARY KEY (job, token)
 ) STRICT, WITHOUT ROWID;
 
+-- What commands wrote, by attempt. `start` is where a piece begins in all that the attempt wrote,
+-- so that what was left out between two pieces shows.
+CREATE TABLE outputs (
+    job INTEGER NOT NULL,
+    token INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    stream TEXT NOT NULL,
+    at REAL NOT NULL,
+    start INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (job, token, seq)
+) STRICT;
+
 -- Jobs that are over. `token` and what follows it tell the last attempt, if there was one.
 CREATE TABLE finished (
     job INTEGER PRIMARY KEY,
