@@ -25,11 +25,13 @@ if TYPE_CHECKING:
         IdempotencyConflict,
         InvalidArguments,
         InvalidKey,
+        InvalidSchedule,
         IsARate,
         JobCancelled,
         JobFailed,
         JobNotFound,
         Retry,
+        ScheduleNotFound,
         SlotLost,
         Snooze,
         StaleAttempt,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from headgate.jobs import Refusal
     from headgate.limits import Limit, OneOf
     from headgate.rates import Rate
+    from headgate.schedules.schedule import Schedule
     from headgate.slots import ConcurrencyStatus, Slot, SlotInfo
     from headgate.tasks import Call, Task
     from headgate.worker.embedded import Worker
@@ -74,6 +77,7 @@ __all__ = [
     "IdempotencyConflict",
     "InvalidArguments",
     "InvalidKey",
+    "InvalidSchedule",
     "IsARate",
     "Job",
     "JobCancelled",
@@ -85,6 +89,8 @@ __all__ = [
     "Rate",
     "Refusal",
     "Retry",
+    "Schedule",
+    "ScheduleNotFound",
     "Slot",
     "SlotInfo",
     "SlotLost",
@@ -124,11 +130,13 @@ _HOMES = {
         "IdempotencyConflict",
         "InvalidArguments",
         "InvalidKey",
+        "InvalidSchedule",
         "IsARate",
         "JobCancelled",
         "JobFailed",
         "JobNotFound",
         "Retry",
+        "ScheduleNotFound",
         "SlotLost",
         "Snooze",
         "StaleAttempt",
@@ -148,6 +156,7 @@ _HOMES = {
     "jobs": ("Refusal",),
     "limits": ("Limit", "OneOf"),
     "rates": ("Rate",),
+    "schedules.schedule": ("Schedule",),
     "slots": ("ConcurrencyStatus", "Slot", "SlotInfo"),
     "tasks": ("Call", "Task"),
     "worker.embedded": ("Worker",),

@@ -7,7 +7,7 @@ of an async function is what it gives when awaited.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -42,10 +42,12 @@ from headgate.jobtask import JobTask
 from headgate.limitbook import LimitBook
 from headgate.limits import Key, Limit, OneOf, stored_key
 from headgate.rates import Rate
-from headgate.tasks import AsyncTask, Isolate, SyncTask, Task, TaskOptions, make_task
+from headgate.tasks import AsyncTask, Call, Isolate, SyncTask, Task, TaskOptions, make_task
 
 if TYPE_CHECKING:
     from headgate.app import App
+    from headgate.schedules.book import Scheduled
+    from headgate.schedules.schedule import Missed, Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,6 +84,21 @@ class Declaration(TypedDict, total=False):
     caps: Sequence[Cap]
     unique_for: float | timedelta | None
     unique_key: Key
+    schedule: str | Schedule | None
+    timezone: str | None
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of `app.schedule(...)`; see `headgate.Schedule`."""
+
+    timezone: str
+    jitter: float | timedelta
+    start: datetime | float | None
+    end: datetime | float | None
+    missed: Missed
+    missed_window: float | timedelta
+    pile_up: bool
+    skip_if_running: bool
 
 
 class JobDeclaration(TypedDict, total=False):
@@ -167,6 +184,8 @@ class Declaring:
         self.tasks: dict[str, Task[..., Any]] = {}
         """Every task by its name and by each of its aliases."""
         self.hooks = Hooks()
+        self.schedules: dict[str, Scheduled] = {}
+        """What is scheduled here, by the schedule's name."""
         self._book = LimitBook(cast("App", self))
         self._weights: dict[str, int] = {}
 
@@ -261,7 +280,8 @@ class Declaring:
         `fair_by`: the argument (or a callable of them) whose values take turns. `aliases`:
         names it had before. `payload=True`: the handler takes the whole payload. `caps`: how
         much may be submitted. `unique_for`: seconds in which the same arguments (or the same
-        `unique_key`) are submitted once.
+        `unique_key`) are submitted once. `schedule`: when it runs by itself, a text or a
+        `Schedule`, in `timezone` (UTC unless said).
         """
         name: str | None = options.pop("name", None)
         if fn is not None and not isinstance(fn, str):
@@ -280,14 +300,56 @@ class Declaring:
     ) -> Task[..., Any]:
         if isinstance(fn, Task):
             fn = cast("Task[..., Any]", fn).fn
+        when, zone = options.pop("schedule", None), options.pop("timezone", None)
         if unknown := [o for o in options if o not in TaskOptions.__dataclass_fields__]:
-            known = ", ".join(["name", *TaskOptions.__dataclass_fields__])
+            known = ", ".join(["name", *TaskOptions.__dataclass_fields__, "schedule", "timezone"])
             raise DeclarationError(f"unknown task option {unknown[0]!r}: known are {known}")
         if _is_job(fn):
             raise DeclarationError(f"{fn.__qualname__} is a Job: make it known with @app.job")
         task = make_task(cast("App", self), fn, name, TaskOptions(**options))
         self._keep(task)
+        self._schedule_task(task, when, zone)
         return task
+
+    def _schedule_task(self, task: Task[..., Any], when: object, zone: str | None) -> None:
+        """A task with a schedule of its own, of its own name."""
+        from headgate.schedules.book import own_schedule
+
+        found = None if when is None and zone is None else own_schedule(task, when, zone)
+        if found is not None:
+            self._keep_schedule(found)
+
+    def schedule(
+        self,
+        name: str,
+        call: Call[Any],
+        when: str | Schedule,
+        /,
+        *,
+        source: str = "code",
+        **options: Unpack[ScheduleOptions],
+    ) -> Scheduled:
+        """Submit a call by the clock.
+
+        >>> app.schedule("nightly", charge.call("acme", 3), "H 2 * * *",
+        ...              timezone="Europe/Berlin", missed="one")        # doctest: +SKIP
+
+        However many workers there are, each tick becomes one job, or is merged into the run
+        before it while that still waits.
+        """
+        from headgate.schedules.book import scheduled
+
+        found = scheduled(cast("App", self), name, call, when, dict(options), source)
+        self._keep_schedule(found)
+        return found
+
+    def _keep_schedule(self, found: Scheduled) -> None:
+        if found.name in self.schedules:
+            raise DeclarationError(
+                f"schedule {found.name!r} is declared twice in this app: give one of them another"
+                " name"
+            )
+        self.schedules[found.name] = found
 
     def _keep(self, *tasks: Task[..., Any]) -> None:
         names = [name for task in tasks for name in (task.name, *task.aliases)]
@@ -337,9 +399,12 @@ class Declaring:
                 f"unknown option {unknown[0]!r} of a job class"
                 + (instead if unknown[0] == "max_concurrent" else f": known are {known}")
             )
+        options = dict(options)
+        when, zone = options.pop("schedule", cls.schedule), options.pop("timezone", cls.timezone)
         task = JobTask(cast("App", self), cls, name, options)
         self._keep(task, *([task.teller()] if task.tells else []))
         cls._headgate_task = task
+        self._schedule_task(task, when, zone)
         return cls
 
     def command(

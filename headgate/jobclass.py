@@ -23,6 +23,7 @@ from headgate.options import Options
 if TYPE_CHECKING:
     from headgate.handle import JobHandle
     from headgate.jobtask import JobTask
+    from headgate.schedules.schedule import Schedule
     from headgate.tasks import Call, Isolate
 
 R_co = TypeVar("R_co", covariant=True)
@@ -96,6 +97,11 @@ class Job:
     cap_at_submit: ClassVar[bool | Policy] = False
     """True: a job beyond the limit is refused at submit instead of waiting; or what else is to
     happen to it, as `Cap.when_full` says."""
+
+    schedule: ClassVar[str | Schedule | None] = None
+    """When a job of the class without arguments runs by itself."""
+    timezone: ClassVar[str | None] = None
+    """The zone of that; UTC unless said."""
 
     context = _Current()
     """The running attempt, inside `run`."""

@@ -1,0 +1,186 @@
+"""iCalendar rules: the wall-clock times that an `RRULE:` names, one after the other.
+
+    RRULE:FREQ=WEEKLY;BYDAY=MO,WE;BYHOUR=4
+    DTSTART:20260105T090000 RRULE:FREQ=DAILY;INTERVAL=2
+
+What a rule leaves open (the minute, the day of a monthly one) comes from DTSTART where it has
+one, else from the schedule's name, like `H` in cron. All times are those of the schedule's zone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from headgate.errors import InvalidSchedule
+from headgate.schedules.extra import library
+from headgate.schedules.hashed import draw
+
+MAX_TEXT = 1000
+HORIZON = timedelta(days=50 * 366)
+"""A rule without a time in so long is taken to have none: some could be searched for ever."""
+SHORT_HORIZON = timedelta(days=9 * 366)
+"""The same for rules that repeat within a day, where the search is slow. A leap day is found."""
+ANCHOR = datetime(1970, 1, 5)
+"""A Monday. Where a rule has no DTSTART, every n-th week or day is counted from here."""
+
+_FREQS = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
+_STEPS = {
+    "WEEKLY": timedelta(weeks=1),
+    "DAILY": timedelta(days=1),
+    "HOURLY": timedelta(hours=1),
+    "MINUTELY": timedelta(minutes=1),
+    "SECONDLY": timedelta(seconds=1),
+}
+_DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+_KNOWN = {
+    "FREQ", "INTERVAL", "UNTIL", "WKST", "BYSETPOS", "BYMONTH", "BYMONTHDAY", "BYYEARDAY",
+    "BYWEEKNO", "BYDAY", "BYHOUR", "BYMINUTE", "BYSECOND",
+}  # fmt: skip
+_STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d))?(Z?)")
+
+
+class Recurrence:
+    """The times of one rule. `every_hour`: it repeats by the hour or faster and names no hours."""
+
+    def __init__(self, text: str, name: str, zone: ZoneInfo) -> None:
+        self._text = text
+        self._zone = zone
+        parts, start = self._read(text)
+        self._freq = parts["FREQ"]
+        self._interval = self._whole(parts, "INTERVAL", 1)
+        self._until = self._stamp("UNTIL", parts.pop("UNTIL")) if "UNTIL" in parts else None
+        self._anchor = ANCHOR if start is None else start
+        self._first = start
+        self.every_hour = self._freq in _FREQS[4:] and "BYHOUR" not in parts
+        self._fill(parts, start, name)
+        if self._freq in ("YEARLY", "MONTHLY"):
+            # All that the rule takes from its anchor but the month has been said above; the 1st
+            # is a day of every month.
+            self._anchor = self._anchor.replace(day=1)
+        self._rule = "RRULE:" + ";".join(f"{key}={value}" for key, value in parts.items())
+        if self.next(start or datetime(2000, 1, 1), inclusive=True) is None and not self._until:
+            raise InvalidSchedule(f"{text!r} never comes: no day is what its parts ask for")
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def _read(self, text: str) -> tuple[dict[str, str], datetime | None]:
+        if len(text) > MAX_TEXT:
+            raise InvalidSchedule(f"an RRULE of {len(text)} characters is too long")
+        start: datetime | None = None
+        rule = ""
+        for line in text.split():
+            key, _, value = line.partition(":")
+            if key.upper() == "DTSTART":
+                start = self._stamp("DTSTART", value)
+            elif key.upper() == "RRULE" and not rule:
+                rule = value
+            else:
+                raise InvalidSchedule(
+                    f"{text!r}: {line!r} cannot be used: a rule is RRULE:…, with DTSTART:… before"
+                    " it if need be"
+                )
+        parts: dict[str, str] = {}
+        for part in filter(None, rule.upper().split(";")):
+            key, equals, value = part.partition("=")
+            if key == "COUNT":
+                raise InvalidSchedule(
+                    f"{text!r}: COUNT is not kept, for nobody counts runs since the beginning: say"
+                    " UNTIL=…, or give the schedule an end"
+                )
+            if key not in _KNOWN or not equals or not value or key in parts:
+                raise InvalidSchedule(
+                    f"{text!r}: part {part!r} is unknown, empty or there twice: known are"
+                    f" {', '.join(sorted(_KNOWN))}"
+                )
+            parts[key] = value
+        if parts.get("FREQ") not in _FREQS:
+            raise InvalidSchedule(f"{text!r}: FREQ must be one of {', '.join(_FREQS)}")
+        return parts, start
+
+    def _stamp(self, what: str, value: str) -> datetime:
+        found = _STAMP.fullmatch(value.upper())
+        if found is None:
+            raise InvalidSchedule(
+                f"{self._text!r}: {what}: {value!r} is not a moment, as 20260131T060000 is one, or"
+                " 20260131T060000Z for UTC"
+            )
+        year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+        try:
+            stamp = datetime(year, month, day, hour, minute, second)
+            if found[7]:
+                stamp = stamp.replace(tzinfo=UTC).astimezone(self._zone).replace(tzinfo=None)
+        except (ValueError, OverflowError) as error:
+            raise InvalidSchedule(f"{self._text!r}: {what}: {value!r}: {error}") from None
+        if not 1970 <= stamp.year <= 9000:
+            raise InvalidSchedule(f"{self._text!r}: {what}: the year must be from 1970 to 9000")
+        return stamp
+
+    def _whole(self, parts: Mapping[str, str], key: str, default: int) -> int:
+        value = parts.get(key, str(default))
+        if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1_000_000:
+            raise InvalidSchedule(
+                f"{self._text!r}: {key} must be a whole number from 1 to 1000000, got {value!r}"
+            )
+        return int(value)
+
+    def _fill(self, parts: dict[str, str], start: datetime | None, name: str) -> None:
+        """Say what the rule leaves open, so that nothing but the phase is left to its anchor."""
+
+        def put(key: str, given: int | None, low: int, high: int) -> None:
+            parts[key] = str(draw(name, key, low, high) if given is None else given)
+
+        days = ("BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYDAY")
+        if not any(key in parts for key in days):
+            if self._freq == "YEARLY" and "BYMONTH" not in parts:
+                put("BYMONTH", None if start is None else start.month, 1, 12)
+            if self._freq in ("YEARLY", "MONTHLY"):
+                put("BYMONTHDAY", None if start is None else start.day, 1, 28)
+            if self._freq == "WEEKLY":
+                chosen = draw(name, "BYDAY", 0, 6) if start is None else start.weekday()
+                parts["BYDAY"] = _DAYS[chosen]
+        order = _FREQS.index(self._freq)
+        if order < 4 and "BYHOUR" not in parts:
+            put("BYHOUR", None if start is None else start.hour, 0, 23)
+        if order < 5 and "BYMINUTE" not in parts:
+            put("BYMINUTE", None if start is None else start.minute, 0, 59)
+        if order < 6 and "BYSECOND" not in parts:
+            put("BYSECOND", None if start is None else start.second, 0, 59)
+
+    # --- times -----------------------------------------------------------------------------
+
+    def next(self, wall: datetime, *, inclusive: bool = False) -> datetime | None:
+        """The first of its times after `wall` (or at it), both without a zone; None: none."""
+        if self._first is not None and wall < self._first:
+            wall, inclusive = self._first, True
+        try:
+            last = wall + (HORIZON if self._freq in _FREQS[:4] else SHORT_HORIZON)
+        except OverflowError:
+            return None
+        if self._until is not None:
+            last = min(last, self._until)
+        if last < wall:
+            return None
+        rules = library("dateutil.rrule")
+        try:
+            rule = rules.rrulestr(self._rule, dtstart=self._before(wall)).replace(until=last)
+            return rule.after(wall, inc=inclusive)
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            detail = " ".join(str(error).split())
+            raise InvalidSchedule(f"{self._text!r} cannot be used ({detail})") from None
+
+    def _before(self, wall: datetime) -> datetime:
+        """An anchor of the same phase shortly before `wall`: the library counts all the way from
+        its anchor, which from 1970 on could be a billion seconds."""
+        if self._freq in _STEPS:
+            step = _STEPS[self._freq] * self._interval
+            # By two rounds, so that all of the round in which `wall` lies is seen.
+            rounds = max(0, (wall - self._anchor) // step - 2)
+            return self._anchor + rounds * step
+        months = self._interval * (12 if self._freq == "YEARLY" else 1)
+        passed = (wall.year - self._anchor.year) * 12 + wall.month - self._anchor.month
+        rounds = max(0, passed // months - 2)
+        years, month = divmod(self._anchor.month - 1 + rounds * months, 12)
+        return self._anchor.replace(year=self._anchor.year + years, month=month + 1)
