@@ -160,7 +160,7 @@ def _use(frame: Frame, record: LimitRecord, width: int = 12) -> str:
 def _state(record: LimitRecord) -> str:
     orphaned = ", orphaned" if record.orphaned else ""
     if record.paused:
-        return f"paused by {record.paused_by}{orphaned}" if record.paused_by else "paused"
+        return f"paused by {record.paused_by or 'nobody'}{orphaned}"
     if record.value == 0:
         return f"closed (limit 0){orphaned}"
     if record.keyed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tomllib
 from pathlib import Path
 
@@ -120,6 +121,23 @@ def test_what_looks_wrong_is_shown(headgate: Command, store: Store) -> None:
         assert {one["what"] for one in odd} == {"free-with-waiters", "disagreement"}
     assert headgate("doctor", "--older", "0s", "--strict").code == 1
     assert "free-with-waiters" not in headgate("doctor").out
+
+
+def test_what_nobody_declares_is_shown_as_orphaned(
+    headgate: Command, store: Store, tmp_path: Path
+) -> None:
+    publish(store, gpu=4)
+    with sqlite3.connect(tmp_path / "jobs.db") as past:
+        past.execute("UPDATE declarers SET gone = at - 1000")
+        past.execute("UPDATE catalogue SET gone = at - 1000")
+    listed = next(line for line in headgate("concurrency", "ls").out.splitlines() if "gpu" in line)
+    assert listed.split() == ["gpu", "limit", "4", "code,", "orphaned"]
+    status = headgate("concurrency", "status")
+    assert status.out.splitlines()[1].endswith("orphaned")
+    assert "orphaned-limit: limit gpu: no worker that is there declares it any more" in status.err
+    assert "orphaned-task: task mail: no worker that is there has known it" in status.err
+    (group,) = headgate("concurrency", "status", "--json").json["groups"]
+    assert (group["orphaned"], group["limit"]) == (True, 4)
 
 
 def test_why_names_who_paused_and_until_when(headgate: Command, store: Store) -> None:
