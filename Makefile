@@ -22,8 +22,10 @@ pgbouncer:
 	fi >/dev/null || true; \
 	command -v pgbouncer >/dev/null || echo "PgBouncer is missing: install it to run all tests"
 
+# Two at a time: most tests wait for processes more than they compute.
+TESTERS ?= 2
 test: $(VENV)/.ready pgbouncer
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(TESTERS) --dist worksteal $(ARGS)
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
