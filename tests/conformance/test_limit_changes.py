@@ -388,6 +388,16 @@ def test_a_release_that_was_rolled_back_decides_no_more(rig: Rig) -> None:
     assert old.claim() == []
 
 
+def test_who_declared_nothing_leaves_nothing(rig: Rig) -> None:
+    rig.store.publish(Publication("bare"))
+    rig.hand("other")
+    sweep(rig)
+    rig.clock.advance(GONE_AFTER)
+    sweep(rig)
+    with rig.store._read() as tx:  # type: ignore[attr-defined]
+        assert tx.rows(tx.sql.orphans.declarers) == []
+
+
 def test_a_worker_that_is_back_in_time_changes_nothing(rig: Rig) -> None:
     fleet(rig, "web", 10).leave()
     fleet(rig, "cron", 5)

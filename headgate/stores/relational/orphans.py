@@ -50,7 +50,16 @@ def mark(tx: Transaction) -> bool:
             if names and tx.writes:
                 tx.run(sql, {"names": json.dumps(names, ensure_ascii=False), "gone": moment})
             noted = noted or bool(names)
-    stale = bool(stale_declarations(tx)) or any(_over(row, tx.now) for row in catalogue)
+    before = {"before": tx.now - GONE_AFTER}
+    said = {row["declarer"] for row in tx.rows(tx.sql.orphans.stale, before)}
+    if any(r["gone"] is not None and r["gone"] <= before["before"] for r in declarers
+           if r["declarer"] not in said):  # fmt: skip
+        # Nothing is left of what they said.
+        noted = True
+        if tx.writes:
+            tx.run(tx.sql.orphans.forget_declarers, before)
+    declarations, droppable = _droppable(tx)
+    stale = bool(declarations or droppable)
     return stale if tx.writes else stale or noted
 
 
@@ -62,32 +71,33 @@ def _over(row: Row, now: float) -> bool:
     return row["gone"] is not None and row["gone"] <= now - FORGET_AFTER
 
 
-def stale_declarations(tx: Transaction) -> list[Row]:
-    """What is to be dropped, or forgotten if it is idle."""
+def _droppable(tx: Transaction) -> tuple[list[Row], list[Row]]:
+    """Declarations and tasks that count no more: others declare the same, or nothing needs them."""
     rows = tx.rows(tx.sql.orphans.stale, {"before": tx.now - GONE_AFTER})
-    return [row for row in rows if row["live"] or _over(row, tx.now)]
+    stale = [row for row in rows if row["live"] or _over(row, tx.now)]
+    tasks = [row for row in tx.rows(tx.sql.orphans.tasks) if _over(row, tx.now)]
+    if tasks or not all(row["live"] for row in stale):
+        needed_limits, needed_tasks = _needed(tx)
+        stale = [
+            row for row in stale
+            if row["live"] or not (row["name"] in needed_limits or _held(tx, row["name"]))
+        ]  # fmt: skip
+        tasks = [row for row in tasks if not {row["name"], row["task"]} & needed_tasks]
+    return stale, tasks
 
 
 def forget(tx: Transaction) -> None:
     """Drop what does not count any more. A value may change by it, so nobody grants meanwhile."""
-    stale = stale_declarations(tx)
-    tasks = [row for row in tx.rows(tx.sql.orphans.tasks) if _over(row, tx.now)]
-    if not stale and not tasks:
-        return
-    needed_limits, needed_tasks = _needed(tx)
-    dropped: list[Row] = []
-    for row in stale:
-        if row["live"] or not (row["name"] in needed_limits or _held(tx, row["name"])):
-            tx.run(tx.sql.orphans.undeclare, {"name": row["name"], "declarer": row["declarer"]})
-            dropped.append(row)
-    for name in sorted({row["name"] for row in dropped if not row["live"]}):
+    declarations, tasks = _droppable(tx)
+    for row in declarations:
+        tx.run(tx.sql.orphans.undeclare, {"name": row["name"], "declarer": row["declarer"]})
+    for name in sorted({row["name"] for row in declarations if not row["live"]}):
         record(tx, "limit_forgotten", name, reason="no worker declares it, and nothing needs it")
     for row in tasks:
-        if row["name"] not in needed_tasks and row["task"] not in needed_tasks:
-            tx.run(tx.sql.orphans.forget_task, {"name": row["name"]})
-            record(tx, "task_forgotten", row["name"], reason="no worker knows it, and no job waits")
+        tx.run(tx.sql.orphans.forget_task, {"name": row["name"]})
+        record(tx, "task_forgotten", row["name"], reason="no worker knows it, and no job waits")
     tx.run(tx.sql.orphans.forget_declarers, {"before": tx.now - GONE_AFTER})
-    if dropped:
+    if declarations:
         changed(tx)
 
 
