@@ -18,6 +18,8 @@ import sys
 import time
 from typing import Any
 
+import headgate.stores.postgres.store  # before the fork: who is killed is soon replaced
+import headgate.stores.sqlite.store  # noqa: F401
 from headgate.errors import StoreBusy, SubmitConflict
 from headgate.jobs import CapUse, NewJob, Submitted
 from headgate.stores import open_store
