@@ -150,8 +150,10 @@ class Block:
 class Room:
     """Free units, group by group, for the length of one claim."""
 
-    def __init__(self, load: Callable[[str], Group]) -> None:
+    def __init__(self, load: Callable[[str], Group], served: frozenset[str] | None = None) -> None:
         self._load = load
+        self._served = served
+        """The limits that may be picked from a one-of here; None: all of them."""
         self._groups: dict[str, Group] = {}
 
     def group(self, name: str) -> Group:
@@ -159,6 +161,15 @@ class Room:
         if group is None:
             group = self._groups[name] = self._load(name)
         return group
+
+    def serves(self, band: Band) -> bool:
+        """May one of each one-of of this band be picked here?"""
+        if self._served is None:
+            return True
+        return all(any(name in self._served for name, _, _ in m) for m in band.one_of)
+
+    def _picks(self, name: str) -> bool:
+        return self._served is None or name in self._served
 
     def is_full(self, name: str) -> bool:
         return self.group(name).free() <= 0
@@ -181,6 +192,8 @@ class Room:
         for members in band.one_of:
             block = None
             for name, keyed, units in members:
+                if not self._picks(name):
+                    continue
                 cause = None if keyed else self.group(name).refuses(units)
                 if cause is None or cause in PARTIAL:
                     break
@@ -206,6 +219,8 @@ class Room:
             best_rank: tuple[int, float] = (0, 0.0)
             block: Block | None = None
             for member in members:
+                if not self._picks(member.limit):
+                    continue
                 group = self.group(member.group)
                 if cause := group.refuses(member.units, lane, spread=spread):
                     block = block or Block(member.group, cause)
@@ -272,7 +287,8 @@ class Room:
 
         chosen = list(needs.all)
         for members in needs.one_of:
-            chosen.append(max((m for m in members if hopeful(m)), key=rank, default=members[0]))
+            here = [m for m in members if self._picks(m.limit)]
+            chosen.append(max((m for m in here if hopeful(m)), key=rank, default=members[0]))
         if not all(map(hopeful, chosen)):
             return []
         return [(n.group, n.units) for n in chosen if self.rated([n.group]) == rates]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from urllib.parse import quote
 
 from headgate.errors import ConfigError, HeadgateError
 from headgate.jobs import Retention
@@ -18,7 +19,17 @@ from headgate.rates import Rate, read_rate
 T = TypeVar("T")
 
 FILE_NAME = "headgate.toml"
-DEFAULT_URL = "sqlite:///headgate.db"
+DATABASE = "headgate.db"
+DEFAULT_URL = f"sqlite:///{DATABASE}"
+CONFIG_KEYS = ("url", "concurrency", "queues", "fairness", "retention")
+"""What is read here of a file, at its root."""
+SCHEDULER_KEYS = (
+    *("config_d", "data_dir", "database", "environment", "shutdown_kill_runs"),
+    *("shutdown_kill_grace", "schedule_timezone", "jobs", "job_groups", "concurrency_groups"),
+    *("notify", "template_dir", "report_html_gz", "report_output_limit"),
+    *("report_run_output_start", "report_run_output_end"),
+)
+"""What `headgate scheduler` reads of the same file; see `headgate.configuration`."""
 DEFAULT_LEASE = 30.0
 MAX_WEIGHT = 1000
 
@@ -78,10 +89,44 @@ class Config:
         file = Path(named) if named is not None else (directory or Path()) / FILE_NAME
         if named is None and not file.exists():
             return _merge(_Table({}, "no file", ""), None, url, env)
-        return _merge(_Table(_read(file), str(file), ""), file, url, env)
+        content = _without_jobs(_read(file), file)
+        return _merge(_Table(content, str(file), ""), file, url, env)
+
+    @staticmethod
+    def of(
+        content: Mapping[str, Any],
+        path: Path,
+        *,
+        url: str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Config:
+        """From what was read of a file already; `path` is what errors name."""
+        env = os.environ if environ is None else environ
+        return _merge(_Table(dict(content), str(path), ""), path, url, env)
+
+
+def database_url(directory: Path) -> str:
+    """The store of a scheduler whose configuration names none."""
+    return f"sqlite:///{quote(str(directory / DATABASE))}"
+
+
+def _without_jobs(content: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Of a file with jobs for `headgate scheduler`, what concerns everybody; the store is where
+    the scheduler has it."""
+    left = {key: value for key, value in content.items() if key not in SCHEDULER_KEYS}
+    if len(left) == len(content) or "url" in left:
+        return left
+    base = file if file.is_dir() else file.parent
+    named: object = content.get("data_dir")
+    directory = base / Path(named).expanduser() if isinstance(named, str) else base
+    return {"url": database_url(directory.absolute()), **left}
 
 
 def _read(file: Path) -> dict[str, Any]:
+    if file.is_dir() or file.suffix in (".json", ".yaml", ".yml"):
+        from headgate.configuration.reading import read
+
+        return read(file).data
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

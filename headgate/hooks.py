@@ -10,6 +10,8 @@ from headgate.context import Context
 
 Plain = Callable[[], Awaitable[None] | None]
 Around = Callable[[Context], AbstractContextManager[object] | AbstractAsyncContextManager[object]]
+OnOrder = Callable[[str], Awaitable[bool]]
+"""Called with what was ordered; True: the app declares something else now."""
 OnError = Callable[[Context, BaseException], Awaitable[None] | None]
 
 
@@ -21,3 +23,5 @@ class Hooks:
     worker_stop: list[Plain] = field(default_factory=list[Plain])
     around_job: list[Around] = field(default_factory=list[Around])
     error: list[OnError] = field(default_factory=list[OnError])
+    order: list[OnOrder] = field(default_factory=list[OnOrder])
+    """For programs that take further signals: see `Guard`."""

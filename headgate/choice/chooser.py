@@ -36,7 +36,7 @@ class Chooser:
         self.claim = claim
         self._workers = workers
         self._freed = freed or {}
-        self.room = Room(self._load)
+        self.room = Room(self._load, claim.served)
         self.reserver = Reserver(line, self.room, claim.state)
         self.ahead = Ahead(claim)
         self.hops = claim.hops
@@ -45,7 +45,7 @@ class Chooser:
         """By fairness key, what runs in this worker, with what this claim has taken."""
         self.shared = False
         """Something was left for workers that are about to ask: ask again for what they left."""
-        self.leaves_some = False
+        self.leaves_some = claim.served is not None
         """There may be work left for others: of tasks or queues that this worker does not
         serve, or more than it has room for."""
         self.ahead_over = False

@@ -61,7 +61,7 @@ class Scan:
         open_bands: list[str] = []
         for text in chooser.line.lines[self.queue][self.priority]:
             band = Band.parse(text)
-            if band.task not in chooser.claim.tasks:
+            if band.task not in chooser.claim.tasks or not chooser.room.serves(band):
                 chooser.leaves_some = True
                 continue
             block = chooser.room.blocks_band(band)

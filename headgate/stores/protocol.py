@@ -208,6 +208,8 @@ class Claim:
     """Tasks that use a processor each (sync code in threads): of their groups a claim takes
     only an equal part at once, so that they do not all end up in one process."""
     ageing: float | None = None
+    served: frozenset[str] | None = None
+    """Of a one-of only these limits are picked here; None: any of them."""
     ahead: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds that a job of this task takes at most as a rule, for short tasks only: the next
     of them may be reserved ahead, to run through slots that this worker holds, one after the

@@ -53,6 +53,7 @@ class Claimer:
         queues: Queues,
         router: Router,
         max_jobs: int | None = None,
+        groups: tuple[str, ...] | None = None,
         note_ahead: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._app = app
@@ -61,14 +62,12 @@ class Claimer:
         self._concurrency = concurrency
         self._queues = queues
         self._router = router
+        self._served = None if groups is None else frozenset(groups)
         self._left = max_jobs
         """How many more jobs this process may start; None: no bound."""
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-store")
-        self._tasks = frozenset(app.tasks)
-        self._in_threads = frozenset(
-            name for name, task in app.tasks.items() if not task.is_async and not task.isolate
-        )
+        self.know_tasks()
         self._state = ClaimState()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -103,6 +102,14 @@ class Claimer:
         self.on_refused: Callable[[Iterable[int]], None] | None = None
         """Called with the ends that came after this worker was declared dead. Where it is set,
         what runs is not stopped for that: it runs on."""
+
+    def know_tasks(self) -> None:
+        """Claim what the app declares now."""
+        tasks = self._app.tasks
+        self._tasks = frozenset(tasks)
+        self._in_threads = frozenset(
+            name for name, task in tasks.items() if not task.is_async and not task.isolate
+        )
 
     @property
     def spent(self) -> bool:
@@ -264,6 +271,7 @@ class Claimer:
             running=self.runner.by_turn(),
             spread=self._in_threads,
             ageing=self._app.ageing,
+            served=self._served,
             ahead=dict(self.chains.pace.short),
             ahead_room=ahead_room,
             chains=self.chains.describe(places),

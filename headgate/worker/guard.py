@@ -11,7 +11,7 @@ import os
 import selectors
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from headgate import kernel
 from headgate.clock import Clock
@@ -47,6 +47,7 @@ class Guard:
         patience: float = 60.0,
         clock: Clock | None = None,
         tell: Callable[[str], None] = say,
+        orders: Mapping[int, str] | None = None,
     ) -> None:
         self._argv = argv
         self._board = board
@@ -55,6 +56,8 @@ class Guard:
         """Seconds the keeper may take to stop after the first signal."""
         self._clock = clock or Clock()
         self._tell = tell
+        self._orders = orders or {}
+        """By signal, what is passed on to the app in the worker processes."""
         self._held: dict[str, list[int]] = {}
         self._keeper = 0
         self._keeper_code: int | None = None
@@ -68,8 +71,9 @@ class Guard:
         # us by exec) are not ours to kill.
         foreign = [process.pid for process in kernel.below(os.getpid())]
         kernel.adopt_orphans()
-        wanted = [n for n in _STOP_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
-        signals = kernel.Signals((*wanted, signal.SIGCHLD))
+        stops = [n for n in _STOP_SIGNALS if n not in self._orders]
+        wanted = [n for n in stops if signal.getsignal(n) is not signal.SIG_IGN]
+        signals = kernel.Signals((*wanted, *self._orders, signal.SIGCHLD))
         channel, theirs = Channel.pair()
         try:
             with theirs:
@@ -136,7 +140,10 @@ class Guard:
             self._keeper_code = code
 
     def _on_signals(self, numbers: bytes, channel: Channel) -> None:
-        stops = sum(number in _STOP_SIGNALS for number in numbers)
+        for number in numbers:
+            if number in self._orders:
+                channel.send({"order": self._orders[number]})
+        stops = sum(n in _STOP_SIGNALS and n not in self._orders for n in numbers)
         if not stops:
             return
         self._stops += stops

@@ -343,6 +343,11 @@ class Keeper:
                 self._held(message["held"])
             elif "stop" in message:
                 self._stop(message["stop"])
+            elif "order" in message:
+                for place in self._places:
+                    # One that has not begun yet reads everything anew anyway.
+                    if place.stage in ("running", "stopping") and place.channel:
+                        place.channel.send(message)
 
     def _on_signals(self, numbers: bytes) -> None:
         stops = sum(number in (signal.SIGTERM, signal.SIGINT) for number in numbers)

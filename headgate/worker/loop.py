@@ -43,6 +43,7 @@ class Plan:
     name: str
     concurrency: int
     queues: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
     burst: bool = False
     max_jobs: int | None = None
     grace: float = DEFAULT_GRACE
@@ -71,6 +72,7 @@ class WorkLoop:
             queues=self._queues,
             router=Router(self._store, app.tasks),
             max_jobs=plan.max_jobs,
+            groups=plan.groups,
             note_ahead=pulse.note_ahead if pulse is not None else lambda _: None,
         )
         self._runner = Runner(
@@ -101,6 +103,8 @@ class WorkLoop:
         self._grace = plan.grace
         self._lease_lost = False
         self._asking: asyncio.Task[None] | None = None
+        self._orders: list[str] = []
+        self._obeying: asyncio.Task[None] | None = None
 
     # --- orders -------------------------------------------------------------------------------
 
@@ -128,6 +132,25 @@ class WorkLoop:
             self._overruns.count(self._runner.attempts.values())
         self._finish("dead", 0.0 if self._overruns is None else _FOR_EVER)
 
+    def order(self, what: str) -> None:
+        """Something that only the app understands; one at a time, in the order they came."""
+        self._orders.append(what)
+        if len(self._orders) == 1:
+            self._obeying = asyncio.create_task(self._obey())
+
+    async def _obey(self) -> None:
+        while self._orders:
+            for hook in self._app.hooks.order:
+                try:
+                    if await hook(self._orders[0]):
+                        await self._declare()
+                        self._claimer.know_tasks()
+                        self._claimer.wake()
+                except Exception:
+                    # Whatever is wrong with an order, the work goes on.
+                    log.exception("the order %r failed", self._orders[0])
+            self._orders.pop(0)
+
     def _finish(self, end: End, timeout: float) -> None:
         if self._end is None or end == "dead":
             self._end = end
@@ -148,7 +171,7 @@ class WorkLoop:
             return await self._run(ready)
 
     async def _run(self, ready: Callable[[], None]) -> End:
-        await in_thread(self._store.publish, self._app.publication(self._plan.name))
+        await self._declare()
         await call_hooks(self._app.hooks.worker_start, "on_worker_start")
         ready()
         claiming = asyncio.create_task(self._claimer.run(), name="headgate-claimer")
@@ -172,6 +195,10 @@ class WorkLoop:
         await self._runner.close()
         assert self._end is not None
         return self._end
+
+    async def _declare(self) -> None:
+        """Tell the store what the app declares, in place of what it declared before."""
+        await in_thread(self._store.publish, self._app.publication(self._plan.name))
 
     async def _until_told(self, claiming: asyncio.Task[None]) -> None:
         told = asyncio.create_task(self._ending.wait())

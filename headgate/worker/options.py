@@ -30,6 +30,8 @@ class WorkerOptions:
     processes: int = 1
     queues: tuple[str, ...] | None = None
     """None: all queues."""
+    groups: tuple[str, ...] | None = None
+    """Of a one-of only these limits are picked here; None: any of them."""
     burst: bool = False
     name: str | None = None
     shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT
@@ -70,7 +72,11 @@ class WorkerOptions:
     def from_message(message: dict[str, Any]) -> WorkerOptions:
         options = WorkerOptions(**message)
         # JSON knows lists only.
-        return options if options.queues is None else replace(options, queues=(*options.queues,))
+        if options.queues is not None:
+            options = replace(options, queues=(*options.queues,))
+        if options.groups is not None:
+            options = replace(options, groups=(*options.groups,))
+        return options
 
 
 def at_least_one(flag: str, value: object) -> None:

@@ -107,6 +107,7 @@ class Process:
             name=full_name,
             concurrency=concurrency,
             queues=queues,
+            groups=options.groups,
             burst=options.burst,
             max_jobs=options.max_jobs_per_process,
             grace=options.grace,
@@ -152,6 +153,8 @@ class Process:
         for message, _ in messages:
             if "stop" in message:
                 self._work.stop(message["stop"], message["grace"])
+            elif "order" in message:
+                self._work.order(message["order"])
             elif message.get("lease") == "dead":
                 self._work.declared_dead()
             elif "lease" in message:

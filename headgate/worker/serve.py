@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
 
 from headgate.errors import ConfigError
 from headgate.worker.board import Board
@@ -13,11 +14,12 @@ from headgate.worker.options import WorkerOptions
 _MARGIN = 20.0
 
 
-def serve(options: WorkerOptions) -> int:
+def serve(options: WorkerOptions, *, orders: Mapping[int, str] | None = None) -> int:
     """Run a worker until it is stopped (or, with `burst`, until nothing is left to do).
 
     Gives the exit code: 0 after a graceful stop, 2 when the target cannot be used, 4 when
-    the store cannot, else 1. Call it from the main thread of a process of its own.
+    the store cannot, else 1. Call it from the main thread of a process of its own. `orders`:
+    signals that are passed on to the app instead (`hooks.order`), by what they mean.
 
     >>> serve(WorkerOptions("shop.jobs:app", burst=True))               # doctest: +SKIP
     0
@@ -33,4 +35,5 @@ def serve(options: WorkerOptions) -> int:
         Board.create(options.processes),
         {"options": options.to_message()},
         patience=options.shutdown_timeout + options.grace + _MARGIN,
+        orders=orders,
     ).run()

@@ -1,0 +1,181 @@
+"""A crontab, read: its jobs, its variables, and what cannot be carried over."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from headgate.configuration.problems import Problem
+from headgate.configuration.writing import comment, table
+from headgate.errors import DeclarationError
+from headgate.schedules.schedule import Schedule
+
+_SETTING = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=]+))\s*=\s*(.*?)\s*""")
+_UNESCAPED_PERCENT = re.compile(r"(?<!\\)%")
+_RANDOM = re.compile(r"(\d+)~(\d+)")
+_WORDS_AROUND = frozenset(("sudo", "nice", "ionice", "nohup", "env", "time", "exec", "test", "["))
+_ZONES = ("CRON_TZ", "TZ")
+_SHELLS = ("/bin/sh", "sh")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line that runs something."""
+
+    line: int
+    when: str
+    command: str
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    user: str | None = None
+    written: str = ""
+
+
+@dataclass(slots=True)
+class Crontab:
+    entries: list[Entry] = field(default_factory=list[Entry])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    """What was left out, and why."""
+
+
+def read(content: str, file: str, *, system: bool = False) -> Crontab:
+    """Take a crontab apart. `system`: a user stands before each command, as in /etc/crontab."""
+    found = Crontab()
+    variables: dict[str, str] = {}
+
+    def note(number: int, message: str) -> None:
+        found.problems.append(Problem(message, file=file, line=number, warning=True))
+
+    for number, row in enumerate(content.splitlines(), 1):
+        line = row.strip()
+        if not line or line.startswith("#"):
+            continue
+        if "\0" in line:
+            note(number, "left out: it holds a NUL character")
+            continue
+        setting = None if line[0].isdigit() or line[0] in "*@-" else _SETTING.fullmatch(line)
+        if setting is not None:
+            name = setting[1] or setting[2] or setting[3] or ""
+            variables[name] = _unquoted(setting[4])
+            if name == "MAILTO":
+                note(number, "MAILTO has no effect: output is kept, and [notify] tells of failures")
+            continue
+        entry = _entry(line, number, variables, system)
+        if isinstance(entry, str):
+            note(number, entry)
+        else:
+            found.entries.append(entry)
+    return found
+
+
+def _unquoted(written: str) -> str:
+    if len(written) > 1 and written[0] == written[-1] and written[0] in "'\"":
+        return written[1:-1]
+    return written
+
+
+def _entry(line: str, number: int, variables: dict[str, str], system: bool) -> Entry | str:
+    """The entry, or why it is left out."""
+    if line.lower().startswith("@reboot"):
+        return "left out: @reboot has no time; let the system start it, or submit it at boot"
+    count = 1 if line.startswith("@") else 5
+    parts = line.split(None, count + system)
+    if len(parts) < count + system + 1:
+        return f"left out: it has no {'user and ' if system else ''}command behind its times"
+    when, command = " ".join(parts[:count]), parts[-1]
+    when = _RANDOM.sub(r"H(\1-\2)", when)
+    if when.lower() == "@midnight":
+        when = "@daily"
+    # cron runs these at the first minute; spreading them is what H is for, and a choice.
+    when = _EXACT.get(when.lower(), when)
+    try:
+        Schedule(when).checked("crontab")
+    except DeclarationError as error:
+        return (
+            f"left out: {str(error).removeprefix(chr(115) + 'chedule ' + repr('crontab') + ': ')}"
+        )
+    user = parts[count] if system else None
+    return Entry(number, when, command, dict(variables), user, line)
+
+
+_EXACT = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def to_toml(crontab: Crontab, file: str) -> str:
+    """A headgate.toml that does the same, apart from what its comments say."""
+    lines = [
+        comment(
+            f"From {file}.\n"
+            "A run that takes longer than its schedule is not started twice: the next one waits."
+            "\nconcurrent_runs = true lets a job overlap with itself, as cron does."
+        ),
+        "",
+    ]
+    lines += [comment(f"Line {problem.line}: {problem.message}") for problem in crontab.problems]
+    if crontab.problems:
+        lines.append("")
+    names: set[str] = set()
+    for entry in crontab.entries:
+        lines.append(comment(f"Line {entry.line}: {entry.written}"))
+        lines += table(["jobs", _name(entry, names)], _job(entry))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _job(entry: Entry) -> dict[str, object]:
+    environment = {k: v for k, v in entry.environment.items() if k not in ("MAILTO", *_ZONES)}
+    shell = environment.pop("SHELL", "/bin/sh")
+    home = environment.get("HOME", "~")
+    line = _shell_line(entry.command)
+    if entry.user is not None:
+        command: object = ["sudo", "-H", "-u", entry.user, "--", shell, "-c", line]
+    else:
+        command = line if shell in _SHELLS else [shell, "-c", line]
+    zone = next((entry.environment[z] for z in _ZONES if entry.environment.get(z)), None)
+    return {
+        "command": command,
+        "schedule": entry.when,
+        "timezone": zone,
+        "cwd": home if home.startswith(("/", "~")) else "~",
+        **({"environment": environment} if environment else {}),
+    }
+
+
+def _shell_line(command: str) -> str:
+    """cron ends a command at its first %, and gives it the rest as input, line by line."""
+    first, *rest = _UNESCAPED_PERCENT.split(command)
+    line = first.replace("\\%", "%").strip()
+    if not rest:
+        return line
+    told = [part.replace("\\%", "%") for part in rest]
+    return f"printf '%s\\n' {shlex.join(told)} | {{ {line}; }}"
+
+
+def _name(entry: Entry, names: set[str]) -> str:
+    """After the program, with a number where that is taken."""
+    try:
+        words = shlex.split(_UNESCAPED_PERCENT.split(entry.command)[0])
+    except ValueError:
+        words = entry.command.split()
+    chosen = "job"
+    for word in words:
+        base = re.sub(r"[^-A-Za-z0-9_+.]", "", PurePath(word).name).strip(".")
+        if base and base not in _WORDS_AROUND and not word.startswith("-") and "=" not in word:
+            chosen = base[:50]
+            break
+    name, count = chosen, 1
+    while name in names:
+        count += 1
+        name = f"{chosen}-{count}"
+    names.add(name)
+    return name
