@@ -16,7 +16,16 @@ from headgate.caps import Cap, check_caps, describe_cap, no_rule_twice, unique
 from headgate.codec import encode
 from headgate.context import Context, maybe_current
 from headgate.errors import DeclarationError, HeadgateError
-from headgate.jobs import DEFAULT_MAX_LOST, DEFAULT_QUEUE, NewJob, Routing, Submitted, Unrouted
+from headgate.jobs import (
+    DEFAULT_MAX_LOST,
+    DEFAULT_QUEUE,
+    Claimed,
+    Finish,
+    NewJob,
+    Routing,
+    Submitted,
+    Unrouted,
+)
 from headgate.limits import Key, Limit, OneOf, check_name
 from headgate.options import (
     Options,
@@ -80,6 +89,11 @@ class Task(Generic[P, R]):
 
     command: Command | None = None
     """What its jobs run, where that is a program and not a function."""
+    on_end: Callable[[Claimed, Finish], Sequence[NewJob]] | None = None
+    """Called in the worker's event loop when an attempt has ended: the jobs that it gives are
+    stored together with that end, whichever it is."""
+    on_aborted: str | None = None
+    """The task that is told of jobs which were lost, cancelled or expired."""
 
     def __init__(
         self, app: App, fn: Callable[..., Any], name: str | None, options: TaskOptions
@@ -241,6 +255,7 @@ class Task(Generic[P, R]):
             fair_callable=called,
             payload=self.payload,
             caps=tuple(describe_cap(cap) for cap in shape.caps),
+            on_aborted=self.on_aborted,
         )
 
     def route(self, unrouted: Unrouted) -> Routing:
