@@ -1,0 +1,139 @@
+"""From a checked configuration to an app: a task for each job, its limits and its schedule."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from headgate.app import App
+from headgate.commands.task import CommandTask
+from headgate.configuration.model import JobConfig, Notify, Scheduled
+from headgate.configuration.runs import NOTIFY, Runs, facts_of
+from headgate.context import Context
+from headgate.errors import HeadgateError
+from headgate.limitbook import LimitBook
+from headgate.limits import Limit, OneOf
+from headgate.notify import tell_command, tell_webhook
+
+LOST = "headgate.run-lost"
+_DELIVERY_RETRIES = 8
+
+
+def build(scheduled: Scheduled) -> tuple[App, Runs]:
+    """An app with all the jobs of the configuration."""
+    app = App(scheduled.config.url, config=scheduled.config)
+    runs = Runs(app, scheduled)
+    declare(app, scheduled, runs)
+    return app, runs
+
+
+def rebuild(app: App, scheduled: Scheduled, runs: Runs) -> None:
+    """Let the app declare this configuration instead of the one before, or raise and leave it as
+    it was. What runs goes on as it was begun; what waits, waits under the new limits."""
+    before = app.tasks.copy(), app.schedules.copy(), app._book, app._config_source, runs.scheduled
+    app.tasks.clear()
+    app.schedules.clear()
+    app._book = LimitBook(app)
+    _configure(app, scheduled.config)
+    runs.scheduled = scheduled
+    try:
+        declare(app, scheduled, runs)
+        app.publication("")  # whatever cannot be resolved is told now
+    except BaseException:
+        tasks, schedules, app._book, config, runs.scheduled = before
+        app.tasks.clear()
+        app.tasks.update(tasks)
+        app.schedules.clear()
+        app.schedules.update(schedules)
+        _configure(app, config)
+        raise
+
+
+def _configure(app: App, config: Any) -> None:
+    app._config_source = config
+    app.__dict__.pop("config", None)  # read when it is first needed
+
+
+def declare(app: App, scheduled: Scheduled, runs: Runs) -> None:
+    """Declare the jobs, and what tells of their ends."""
+    for job in scheduled.jobs.values():
+        _declare_job(app, scheduled, runs, job)
+    _declare_notify(app, runs)
+
+
+def _declare_job(app: App, scheduled: Scheduled, runs: Runs, job: JobConfig) -> None:
+    own = own_limit(job, scheduled)
+    limits: list[Limit | OneOf | str] = [*([own] if own is not None else []), *job.limits]
+    if job.concurrency_groups:
+        limits.append(OneOf(*job.concurrency_groups))
+    task: CommandTask = app.command(
+        job.name,
+        job.command,
+        environment=job.environment,
+        inherit_environment=False,
+        max_execution=job.max_execution,
+        max_execution_grace=job.max_execution_grace,
+        retry_exit_codes=job.retry_exit_codes or None,
+        concurrent_runs=job.concurrent_runs or own is not None,
+        before=functools.partial(runs.before, job),
+        after=functools.partial(runs.after, job),
+        limits=limits,
+        retries=job.retries,
+        retry_delay=job.retry_delay,
+        queue=job.queue,
+        priority=job.priority,
+    )
+    task.on_end = runs.on_end
+    if job.notify:
+        task.on_aborted = LOST
+    if job.schedule is not None:
+        app.schedule(job.name, task.call(trigger="schedule"), job.schedule, source="file")
+
+
+def own_limit(job: JobConfig, scheduled: Scheduled) -> Limit | None:
+    """The limit that keeps a job from overlapping with itself, where the one of its own name is a
+    concurrency group already: jobs and groups may have the same names."""
+    if job.concurrent_runs or job.name not in scheduled.groups:
+        return None
+    return Limit(f"{job.name} (runs)", 1)
+
+
+# --- whom to tell ----------------------------------------------------------------------------
+
+
+def _declare_notify(app: App, runs: Runs) -> None:
+    """Notifications are jobs: stored with the end they tell of, delivered by any scheduler, and
+    tried again when that fails."""
+
+    async def notify(way: str, facts: dict[str, Any]) -> None:
+        await _deliver(runs.scheduled.notify, way, facts)
+
+    async def lost(ctx: Context, job: str, state: str, reason: str, args: Any) -> None:
+        del args
+        # Who cancels a run knows of it.
+        if state != "failed":
+            return
+        found = app.get_job(job)
+        config = runs.scheduled.jobs.get(found.task)
+        if config is None or "failure" not in config.notify:
+            return
+        facts = facts_of("failure", config, None, None, None)
+        facts |= {"run_id": job, "reason": reason, "start_time": found.started_at}
+        for call in runs.notifications(facts):
+            ctx.submit(call)
+
+    options: dict[str, Any] = {"retries": _DELIVERY_RETRIES, "timeout": 3600}
+    make: Callable[..., Any] = app.task
+    make(NOTIFY, **options)(notify)
+    make(LOST, **options)(lost)
+
+
+async def _deliver(notify: Notify, way: str, facts: dict[str, Any]) -> None:
+    if way == "command" and notify.command is not None:
+        await tell_command(notify.command, facts, notify.timeout)
+    elif way == "webhook" and notify.webhook is not None:
+        await tell_webhook(notify.webhook, facts, notify.timeout)
+    elif way not in ("command", "webhook"):
+        raise HeadgateError(f"there is no way {way!r} of telling: command and webhook are known")
+    # Else the configuration does not want it any more.
