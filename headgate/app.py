@@ -26,7 +26,7 @@ from headgate.rates import Pace
 from headgate.slotblock import SlotBlock
 from headgate.slots import Slots, who
 from headgate.stores import open_store, shown
-from headgate.stores.protocol import Publication, Store
+from headgate.stores.protocol import Publication, Schedules, Store
 from headgate.submit import Stamp
 from headgate.submitting import Submitting
 from headgate.tasks import Task
@@ -180,6 +180,11 @@ class App(Submitting):
             code_rates=self._book.code_rates(),
             file_rates={name: rate.pace for name, rate in self.config.rates.items()},
         )
+
+    def declared_schedules(self, declarer: str) -> Schedules:
+        """All that this app schedules, as a worker declares it at its start."""
+        found = tuple(scheduled.spec() for scheduled in self.schedules.values())
+        return Schedules(declarer, self.release, found)
 
     # --- look ----------------------------------------------------------------------------
 

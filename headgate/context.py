@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cas
 from headgate.codec import plain
 from headgate.errors import Cancel, HeadgateError, WrongConnection
 from headgate.jobs import Claimed, NewJob, Submitted
+from headgate.schedules.template import tick_of
 from headgate.threads import in_thread
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class Context:
         "groups",
         "job_id",
         "queue",
+        "schedule",
+        "scheduled_at",
         "task",
         "token",
     )
@@ -122,6 +125,11 @@ class Context:
         """By the clock of `headgate.execlog`, when the store was asked for what allows this
         attempt to run: it allowed it then or later. None where nobody was asked."""
 
+        tick = None if options == "{}" else tick_of(options)
+        self.schedule: str | None = None if tick is None else tick[0]
+        """The schedule that submitted the job; None: it was submitted in another way."""
+        self.scheduled_at: float | None = None if tick is None else tick[1]
+        """When it was due, in seconds since the epoch."""
     @classmethod
     def of(cls, claimed: Claimed, port: AttemptPort, granted_at: float | None = None) -> Context:
         """The context of a claimed attempt."""

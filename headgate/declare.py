@@ -400,7 +400,8 @@ class Declaring:
                 + (instead if unknown[0] == "max_concurrent" else f": known are {known}")
             )
         options = dict(options)
-        when, zone = options.pop("schedule", cls.schedule), options.pop("timezone", cls.timezone)
+        when = options.pop("schedule", getattr(cls, "schedule", None))
+        zone = options.pop("timezone", getattr(cls, "timezone", None))
         task = JobTask(cast("App", self), cls, name, options)
         self._keep(task, *([task.teller()] if task.tells else []))
         cls._headgate_task = task

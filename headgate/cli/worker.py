@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     "--on-lease-lost", type=click.Choice(["stop", "continue"]), default="stop", show_default=True,
     help="Whether jobs stop before a lease ends that cannot be renewed, or run on.",
 )  # fmt: skip
+@click.option(
+    "--no-scheduler",
+    is_flag=True,
+    help="Leave schedules to other workers: submit nothing by the clock.",
+)
 @pass_frame
 def worker(
     frame: Frame,
@@ -55,6 +60,7 @@ def worker(
     max_jobs_per_process: int | None,
     stall_timeout: float | None,
     on_lease_lost: OnLeaseLost,
+    no_scheduler: bool,
 ) -> None:
     """Run the jobs of MODULE:APP, an App or a Worker, until stopped.
 
@@ -83,6 +89,7 @@ def worker(
         max_jobs_per_process=max_jobs_per_process,
         stall_timeout=stall_timeout,
         on_lease_lost=on_lease_lost,
+        scheduler=not no_scheduler,
         url=None if frame.url is None else settled(frame.url),
     ).checked()
     code = serve(options)

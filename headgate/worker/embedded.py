@@ -57,6 +57,7 @@ class Worker:
         shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT,
         grace: float = DEFAULT_GRACE,
         on_lease_lost: OnLeaseLost = "stop",
+        scheduler: bool = True,
     ) -> None:
         at_least_one("concurrency", concurrency)
         stop_or_continue("on_lease_lost", on_lease_lost)
@@ -70,6 +71,8 @@ class Worker:
         self.shutdown_timeout = shutdown_timeout
         self.grace = grace
         self.on_lease_lost: OnLeaseLost = on_lease_lost
+        self.scheduler = scheduler
+        """Does it submit what is scheduled, like every worker?"""
         self._lock = threading.Lock()
         self._running: WorkLoop | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,6 +146,7 @@ class Worker:
             on_lease_lost=self.on_lease_lost,
             fds=registered.fds,
             url=settled(self.app.url),
+            scheduler=self.scheduler,
         )
         work = WorkLoop(self.app, plan)
         lease = Lease(worker.id, worker.lease, sent)

@@ -25,6 +25,7 @@ from headgate.worker.router import Router
 from headgate.worker.runner import Runner
 
 log = logging.getLogger("headgate.worker")
+from headgate.worker.ticker import Ticker
 
 End = Literal["stopped", "burst", "retired", "dead", "stuck"]
 """`stuck`: code that could not be stopped still runs, so the process has to go with it."""
@@ -54,6 +55,8 @@ class Plan:
     url: str | None = None
 
 
+    scheduler: bool = True
+    """It submits what is scheduled, like every worker."""
 class WorkLoop:
     """Runs jobs until it is told to stop. All methods belong to one event loop."""
 
@@ -202,6 +205,8 @@ class WorkLoop:
 
     async def _until_told(self, claiming: asyncio.Task[None]) -> None:
         told = asyncio.create_task(self._ending.wait())
+        schedules = self._app.declared_schedules(self._plan.name)
+        await in_thread(self._store.declare_schedules, schedules)
         await asyncio.wait([told, claiming], return_when=asyncio.FIRST_COMPLETED)
         if claiming.done():
             told.cancel()
@@ -249,6 +254,8 @@ class WorkLoop:
         return chores
 
     def _state(self) -> tuple[float | None, int]:
+        if self._plan.scheduler:
+            chores.append(Ticker(store).run())
         return self._runner.earliest_deadline(), self._runner.running
 
     async def _every(self, seconds: float, what: str, call: Callable[[], None]) -> None:

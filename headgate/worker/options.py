@@ -41,6 +41,8 @@ class WorkerOptions:
     """Seconds between SIGTERM and SIGKILL for an isolated task that must stop."""
     on_lease_lost: OnLeaseLost = "stop"
     """`continue`: jobs run on, though their slots may be given to others by then."""
+    scheduler: bool = True
+    """False: it does not submit what is scheduled; others do."""
     url: str | None = None
     """Overrides the store of the app."""
     log_level: str = "INFO"

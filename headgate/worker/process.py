@@ -115,6 +115,7 @@ class Process:
             fds=fds,
             module=target.module,
             url=url,
+            scheduler=options.scheduler and (worker is None or worker.scheduler),
         )
 
     def _wait_for_start(self) -> tuple[str, list[int]]:

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headgate.clock import Clock
 from headgate.errors import StoreBusy, StoreError
@@ -42,10 +42,12 @@ from headgate.stores.relational import (
     moves,
     orphans,
     overriding,
+    scheduling,
     values,
 )
 from headgate.stores.relational.store import RelationalStore, check_chunk
 from headgate.stores.relational.tally import Tally
+from headgate.stores.relational.ticking import Submit
 from headgate.stores.relational.transaction import Row
 
 T = TypeVar("T")
@@ -259,9 +261,13 @@ class PostgresStore(RelationalStore):
         with self._read() as tx:
             ended = tx.row(tx.sql.limits.some_ended, {"now": tx.now}) is not None
             due = orphans.mark(tx)
+            schedules = bool(scheduling.stale(tx))
         if due:
             with self._write() as tx:
                 due = orphans.mark(tx)
+        if schedules or due:
+            with self._write() as tx:
+                scheduling.forget(tx)
         if due or ended:
 
             def tidy(tx: Transaction) -> None:
@@ -321,6 +327,10 @@ class PostgresStore(RelationalStore):
                 doctoring.take_time(still)
                 return doctoring.examine(still, repair=False)
 
+    def _ticked(self, work: Callable[[Transaction, Submit[Any]], T]) -> T:
+        with self._write() as tx:
+            return work(tx, _submit_in)
+
     # --- wake-ups ---------------------------------------------------------------------------------
 
     def bell(self, what: str) -> Bell:
@@ -328,3 +338,10 @@ class PostgresStore(RelationalStore):
 
     def ring(self, what: str) -> None:
         self._bells.ring(what)
+
+
+def _submit_in(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
+    """Store jobs that follow from what this transaction does."""
+    if capping.has_caps(jobs):
+        return capping.submit(tx, jobs, again=False)
+    return submitting.submit_all(tx, jobs)

@@ -5,19 +5,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from headgate.errors import JobNotFound, StoreError
 from headgate.jobs import AttemptRecord, JobFilter, JobRecord, NewJob, Retention, Routing, Unrouted
 from headgate.limits import check_group
 from headgate.stores.protocol import (
+    Due,
     EventRecord,
     LimitChange,
     LimitRecord,
     Output,
     OutputRecord,
     QueueRecord,
+    ScheduleRecord,
+    Schedules,
     SlotRecord,
     TaskSpec,
+    Ticking,
+    TickRecord,
     Trouble,
     Why,
     Words,
@@ -37,9 +43,14 @@ from headgate.stores.relational import (
     reasons,
     registry,
     routing,
+    scheduling,
+    ticking,
     values,
 )
+from headgate.stores.relational.ticking import Submit
 from headgate.stores.relational.transaction import Row, Transaction
+
+T = TypeVar("T")
 
 SUBMIT_CHUNK = 1000
 
@@ -109,6 +120,7 @@ class RelationalStore(ABC):
 
     def prune(self, retention: Retention, limit: int = 1000) -> int:
         with self._write() as tx:
+            scheduling.prune(tx, retention, limit)
             return inspecting.prune(tx, retention, limit)
 
     # --- slots by hand ------------------------------------------------------------------------
@@ -168,6 +180,42 @@ class RelationalStore(ABC):
     ) -> list[EventRecord]:
         with self._read() as tx:
             return events.last(tx, kind, limit, subject)
+
+    # --- schedules --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _ticked(self, work: Callable[[Transaction, Submit[Any]], T]) -> T:
+        """Do this in one transaction, with what stores jobs in it, under their caps."""
+
+    def declare_schedules(self, schedules: Schedules) -> None:
+        with self._write() as tx:
+            scheduling.declare(tx, schedules)
+
+    def due_schedules(self, limit: int = 100, without: frozenset[str] = frozenset()) -> Due:
+        with self._read() as tx:
+            return ticking.due(tx, limit, without)
+
+    def tick(self, tickings: Sequence[Ticking]) -> list[TickRecord]:
+        return self._ticked(lambda tx, submit: ticking.tick(tx, tickings, submit))
+
+    def run_now(self, name: str, job: NewJob, by: str = "") -> TickRecord:
+        return self._ticked(lambda tx, submit: ticking.run_now(tx, name, job, by, submit))
+
+    def schedules(self) -> list[ScheduleRecord]:
+        with self._read() as tx:
+            return scheduling.every(tx)
+
+    def schedule(self, name: str) -> ScheduleRecord | None:
+        with self._read() as tx:
+            return scheduling.find(tx, name)
+
+    def ticks(self, name: str, limit: int = 20) -> list[TickRecord]:
+        with self._read() as tx:
+            return ticking.last(tx, name, limit)
+
+    def pause_schedule(self, name: str, paused: bool, by: str = "", reason: str = "") -> None:
+        with self._write() as tx:
+            scheduling.pause(tx, name, paused, by, reason)
 
     def job(self, id: str) -> JobRecord | None:
         with self._read() as tx:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 log = logging.getLogger("headgate.store")
 
-BELLS = ("work", "done", "room", "output")
+BELLS = ("work", "done", "room", "output", "ticks")
 _IN_ATTRIB = 0x4
 _IN_DELETE_SELF = 0x400
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC

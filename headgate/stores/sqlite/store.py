@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from headgate.clock import Clock
 from headgate.errors import WrongConnection
@@ -34,16 +35,20 @@ from headgate.stores.relational import (
     orphans,
     overriding,
     registry,
+    scheduling,
     values,
 )
 from headgate.stores.relational.store import RelationalStore, check_chunk
 from headgate.stores.relational.tally import Tally
+from headgate.stores.relational.ticking import Submit
 from headgate.stores.relational.transaction import Row
 from headgate.stores.sqlite import doctoring, exchanging, submitting
 from headgate.stores.sqlite.bell import Bells
 from headgate.stores.sqlite.database import BUSY_TIMEOUT, Database, Transaction
 from headgate.stores.sqlite.liveness import Liveness, reap
 from headgate.stores.sqlite.schema import migrate
+
+T = TypeVar("T")
 
 
 class SQLiteStore(RelationalStore):
@@ -169,6 +174,7 @@ class SQLiteStore(RelationalStore):
             overriding.end(tx)
             if orphans.mark(tx):
                 orphans.forget(tx)
+            scheduling.forget(tx)
             moves.promote(tx)
             for worker in self._liveness.strays(set(registry.names(tx))):
                 self._liveness.forget(worker)
@@ -195,7 +201,7 @@ class SQLiteStore(RelationalStore):
         if abs(tx.now - self._orphans_at) < orphans.LOOK_EVERY:
             return False
         self._orphans_at = tx.now
-        return orphans.mark(tx)
+        return orphans.mark(tx) or bool(scheduling.stale(tx))
 
     def compact(self) -> None:
         """Nothing to do: the engine removes dead rows, whoever reads."""
@@ -225,6 +231,10 @@ class SQLiteStore(RelationalStore):
                 return doctoring.examine(tx, self._liveness, repair=True)
         with self._db.read() as tx:
             return doctoring.examine(tx, self._liveness, repair=False)
+
+    def _ticked(self, work: Callable[[Transaction, Submit[Any]], T]) -> T:
+        with self._write() as tx:
+            return work(tx, submitting.submit)
 
     # --- wake-ups ---------------------------------------------------------------------------------
 

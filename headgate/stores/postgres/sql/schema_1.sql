@@ -280,6 +280,55 @@ CREATE TABLE headgate.catalogue (
     gone float8
 );
 
+-- What is submitted by the clock. `times` is the part of the digest that says when. `since`: nothing
+-- before it counts. `next_at` is 0 while nobody has worked it out (`planned`), null when it ended.
+CREATE TABLE headgate.schedules (
+    name text COLLATE "C" PRIMARY KEY,
+    spec text NOT NULL,
+    digest text NOT NULL,
+    times text NOT NULL,
+    task text NOT NULL,
+    release text NOT NULL,
+    at float8 NOT NULL,
+    since float8 NOT NULL,
+    next_at float8,
+    planned boolean NOT NULL,
+    last_at float8,
+    last_run_at float8,
+    last_job text,
+    paused boolean NOT NULL DEFAULT false,
+    who text NOT NULL DEFAULT '',
+    reason text NOT NULL DEFAULT ''
+) WITH (fillfactor = 70);
+CREATE INDEX schedules_due ON headgate.schedules (next_at);
+
+CREATE TABLE headgate.schedule_declarers (
+    schedule text COLLATE "C" NOT NULL,
+    declarer text NOT NULL,
+    PRIMARY KEY (schedule, declarer)
+);
+
+-- Runs that were not over when somebody looked last.
+CREATE TABLE headgate.schedule_runs (
+    schedule text COLLATE "C" NOT NULL,
+    job uuid NOT NULL,
+    PRIMARY KEY (schedule, job)
+);
+
+-- What became of each tick. That there is one row for each is what makes a run exactly one.
+CREATE TABLE headgate.ticks (
+    schedule text COLLATE "C" NOT NULL,
+    at float8 NOT NULL,
+    outcome text NOT NULL,
+    job text,
+    recorded_at float8 NOT NULL,
+    through float8,
+    count integer NOT NULL,
+    who text NOT NULL,
+    PRIMARY KEY (schedule, at)
+);
+CREATE INDEX ticks_recorded ON headgate.ticks (recorded_at);
+
 CREATE TABLE headgate.queues (
     name text COLLATE "C" PRIMARY KEY,
     paused boolean NOT NULL,

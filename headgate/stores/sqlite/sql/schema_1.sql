@@ -254,6 +254,55 @@ CREATE TABLE catalogue (
     gone REAL
 ) STRICT, WITHOUT ROWID;
 
+-- What is submitted by the clock. `times` is the part of the digest that says when. `since`: nothing
+-- before it counts. `next_at` is 0 while nobody has worked it out (`planned`), null when it ended.
+CREATE TABLE schedules (
+    name TEXT PRIMARY KEY,
+    spec TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    times TEXT NOT NULL,
+    task TEXT NOT NULL,
+    release TEXT NOT NULL,
+    at REAL NOT NULL,
+    since REAL NOT NULL,
+    next_at REAL,
+    planned INTEGER NOT NULL,
+    last_at REAL,
+    last_run_at REAL,
+    last_job TEXT,
+    paused INTEGER NOT NULL DEFAULT 0,
+    who TEXT NOT NULL DEFAULT '',
+    reason TEXT NOT NULL DEFAULT ''
+) STRICT, WITHOUT ROWID;
+CREATE INDEX schedules_due ON schedules (next_at);
+
+CREATE TABLE schedule_declarers (
+    schedule TEXT NOT NULL,
+    declarer TEXT NOT NULL,
+    PRIMARY KEY (schedule, declarer)
+) STRICT, WITHOUT ROWID;
+
+-- Runs that were not over when somebody looked last.
+CREATE TABLE schedule_runs (
+    schedule TEXT NOT NULL,
+    job TEXT NOT NULL,
+    PRIMARY KEY (schedule, job)
+) STRICT, WITHOUT ROWID;
+
+-- What became of each tick. That there is one row for each is what makes a run exactly one.
+CREATE TABLE ticks (
+    schedule TEXT NOT NULL,
+    at REAL NOT NULL,
+    outcome TEXT NOT NULL,
+    job TEXT,
+    recorded_at REAL NOT NULL,
+    through REAL,
+    count INTEGER NOT NULL,
+    who TEXT NOT NULL,
+    PRIMARY KEY (schedule, at)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX ticks_recorded ON ticks (recorded_at);
+
 CREATE TABLE queues (
     name TEXT PRIMARY KEY,
     paused INTEGER NOT NULL,

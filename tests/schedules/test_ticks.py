@@ -1,0 +1,411 @@
+"""On every store: each tick once, together with its job; merged, skipped, missed, paused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from headgate.errors import ScheduleNotFound
+from headgate.jobs import CapUse, NewJob
+from headgate.schedules import template
+from headgate.schedules.planning import plan, table_of
+from headgate.stores.protocol import Ticking
+from tests.conformance.conftest import Rig, need
+from tests.schedules.desk import START, Desk, spec
+
+
+@pytest.fixture
+def desk(rig: Rig) -> Desk:
+    return Desk(rig)
+
+
+def run_all(rig: Rig) -> list[dict[str, object]]:
+    """Claim what is ready and end it: what each was told."""
+    hand = rig.hand()
+    found = [json.loads(claimed.options) for claimed in hand.claim()]
+    hand.end_all()
+    hand.leave()
+    rig.hands.remove(hand)
+    return found
+
+
+def test_each_tick_becomes_one_job_that_knows_it(desk: Desk) -> None:
+    desk.declare(spec())
+    desk.tick()
+    told = []
+    for _ in range(3):
+        desk.wait(60)
+        told += run_all(desk.rig)
+    assert desk.outcomes() == [(60, "run"), (120, "run"), (180, "run")]
+    assert [(t["schedule"], t["tick"]) for t in told] == [
+        ("tidy", START + 60 * n) for n in (1, 2, 3)
+    ]
+    assert desk.jobs() == 3
+    found = desk.store.schedule("tidy")
+    assert found is not None
+    assert (found.next_at, found.last_at, found.last_run_at) == (
+        START + 240,
+        START + 180,
+        START + 180,
+    )
+    assert found.last_job == desk.ticks()[-1].job
+
+
+def test_all_of_the_declaration_reaches_the_job(desk: Desk) -> None:
+    desk.rig.declare(api=1)
+    job = NewJob("task", args='{"n":7}', queue="slow", priority=-3, needs=need("api"), max_lost=9)
+    desk.declare(spec(job=replace(job, options='{"retries":4}')))
+    desk.tick()
+    desk.wait(60)
+    record = desk.store.job(desk.ticks()[0].job or "")
+    assert record is not None
+    assert (record.queue, record.priority, record.args) == ("slow", -3, '{"n":7}')
+    assert record.needs == need("api")
+    assert json.loads(record.options)["retries"] == 4
+
+
+def test_what_was_ticked_by_another_is_not_ticked_again(desk: Desk) -> None:
+    """Two who saw the same: the second changes nothing, whichever tick it brings."""
+    desk.declare(spec())
+    desk.tick()
+    desk.rig.clock.advance(60)
+    due = desk.store.due_schedules()
+    ticking = plan(due.schedules[0], table_of(due.schedules[0].spec), due.now)
+    other = plan(due.schedules[0], table_of(due.schedules[0].spec), due.now)
+    assert [tick.outcome for tick in desk.store.tick([ticking])] == ["run"]
+    assert desk.store.tick([other]) == []
+    assert desk.store.tick([replace(other, expected=START + 120)]) == []  # it is not the ticker's
+    assert desk.outcomes() == [(60, "run")]
+    assert desk.jobs() == 1
+
+
+def test_a_clock_that_was_set_back_ticks_nothing_twice(desk: Desk) -> None:
+    desk.declare(spec(pile_up=True))
+    desk.tick()
+    desk.wait(60)
+    found = desk.store.schedule("tidy")
+    assert found is not None
+    again = template.to_job(found.spec.job, "tidy", START + 60, None)
+    from headgate.stores.protocol import Tick
+
+    ticking = Ticking(
+        "tidy", found.digest, found.next_at, found.next_at, (Tick(START + 60, again),)
+    )
+    assert desk.store.tick([ticking]) == []
+    assert desk.jobs() == 1
+
+
+def test_a_tick_that_finds_a_waiting_run_is_merged_into_it(desk: Desk) -> None:
+    desk.declare(spec())
+    desk.tick()
+    for _ in range(3):
+        desk.wait(60)
+    assert desk.outcomes() == [(60, "run"), (120, "merged"), (180, "merged")]
+    assert len({tick.job for tick in desk.ticks()}) == 1
+    assert desk.jobs() == 1
+
+
+def test_a_running_run_does_not_take_a_tick(desk: Desk) -> None:
+    desk.declare(spec())
+    desk.tick()
+    desk.wait(60)
+    hand = desk.rig.hand()
+    hand.claim()
+    desk.wait(60)  # the first runs: this one waits for it, where a limit says so
+    desk.wait(60)
+    assert desk.outcomes() == [(60, "run"), (120, "run"), (180, "merged")]
+    hand.end_all()
+
+
+def test_a_run_that_waits_for_its_retry_takes_it(desk: Desk) -> None:
+    desk.declare(spec())
+    desk.tick()
+    desk.wait(60)
+    hand = desk.rig.hand()
+    (claimed,) = hand.claim()
+    hand.end(claimed, "retry", delay=1000)
+    desk.wait(60)
+    assert desk.outcomes() == [(60, "run"), (120, "merged")]
+
+
+def test_pile_up_keeps_all(desk: Desk) -> None:
+    desk.declare(spec(pile_up=True))
+    desk.tick()
+    for _ in range(3):
+        desk.wait(60)
+    assert [outcome for _, outcome in desk.outcomes()] == ["run"] * 3
+    assert desk.jobs() == 3
+
+
+def test_skip_if_running(desk: Desk) -> None:
+    desk.declare(spec(skip_if_running=True))
+    desk.tick()
+    desk.wait(60)
+    hand = desk.rig.hand()
+    hand.claim()
+    desk.wait(60)
+    hand.end_all()
+    desk.wait(60)
+    assert desk.outcomes() == [(60, "run"), (120, "skipped"), (180, "run")]
+    assert desk.ticks()[1].job == desk.ticks()[0].job
+
+
+@pytest.mark.parametrize(
+    ("missed", "window", "expected", "jobs"),
+    [
+        ("skip", 86400, [(60, "missed")], 0),
+        ("one", 86400, [(60, "missed"), (3480, "run")], 1),
+        ("one", 60, [(60, "missed")], 0),
+        ("all", 600, [(60, "missed"), *((3000 + 60 * n, "run") for n in range(9))], 9),
+    ],
+)
+def test_what_nobody_was_there_to_tick(
+    desk: Desk, missed: str, window: float, expected: list[tuple[float, str]], jobs: int
+) -> None:
+    desk.declare(spec(missed=missed, missed_window=window, pile_up=True, end=START + 3540.0 - 30))
+    desk.tick()
+    desk.wait(3600)  # its last tick is 120 s late by then
+    assert desk.outcomes() == expected
+    assert desk.jobs() == jobs
+    first = desk.ticks()[0]
+    assert first.count == 58 - jobs
+    assert first.through == START + 60 * (58 - jobs)
+    (event,) = desk.store.events("schedule_missed")
+    assert event.data["count"] == 58 - jobs
+
+
+def test_a_little_late_is_not_missed(desk: Desk) -> None:
+    desk.declare(spec(when="* * * * * */10", pile_up=True))
+    desk.tick()
+    desk.wait(60)
+    assert desk.outcomes() == [(10 * n, "run") for n in range(1, 7)]
+
+
+def test_years_later(desk: Desk) -> None:
+    """Every second for three years: not one by one."""
+    desk.declare(spec(when="* * * * * *", missed="one", missed_window=30))
+    desk.tick()
+    desk.wait(3 * 365 * 86400.0)
+    assert [outcome for _, outcome in desk.outcomes()] == ["missed", "run", *["merged"] * 60]
+    assert desk.ticks()[0].count == 1000  # counted so far
+
+
+def test_jitter_puts_the_run_off_and_not_the_tick(desk: Desk) -> None:
+    desk.declare(spec(jitter=30.0))
+    desk.tick()
+    desk.wait(60)
+    assert desk.outcomes() == [(60, "run")]
+    record = desk.store.job(desk.ticks()[0].job or "")
+    assert record is not None
+    assert record.state == "scheduled"
+    assert record.run_at is not None
+    assert START + 60 < record.run_at < START + 90
+
+
+def test_a_schedule_that_ends(desk: Desk) -> None:
+    desk.declare(spec(end=START + 120))
+    desk.tick()
+    desk.wait(60)
+    run_all(desk.rig)
+    desk.wait(60)
+    desk.wait(600)
+    assert desk.outcomes() == [(60, "run"), (120, "run")]
+    found = desk.store.schedule("tidy")
+    assert found is not None
+    assert found.planned
+    assert found.next_at is None
+
+
+# --- changed, renamed, removed ---------------------------------------------------------------
+
+
+def test_the_same_again_changes_nothing(desk: Desk) -> None:
+    desk.declare(spec(when="*/10 * * * *"))
+    desk.tick()
+    before = desk.store.schedule("tidy")
+    desk.rig.clock.advance(30)
+    desk.declare(spec(when="*/10 * * * *"))
+    assert desk.store.schedule("tidy") == before
+
+
+def test_another_time_is_planned_anew(desk: Desk) -> None:
+    desk.declare(spec(when="*/10 * * * *"))
+    desk.tick()
+    desk.rig.clock.advance(30)
+    seen = desk.store.schedule("tidy")
+    desk.declare(spec(when="*/15 * * * *"))
+    assert seen is not None
+    # Who worked out the old one does not tick it any more.
+    late = Ticking("tidy", seen.digest, seen.next_at, None)
+    assert desk.store.tick([late]) == []
+    desk.tick()
+    found = desk.store.schedule("tidy")
+    assert found is not None
+    assert found.next_at == table_of(found.spec).after(START + 30)
+
+
+def test_another_job_keeps_the_tick_that_is_due(desk: Desk) -> None:
+    desk.declare(spec())
+    desk.tick()
+    desk.rig.clock.advance(60)
+    desk.declare(spec(job=NewJob("task", args='{"n":2}')))
+    desk.tick()
+    assert desk.outcomes() == [(60, "run")]
+    record = desk.store.job(desk.ticks()[0].job or "")
+    assert record is not None
+    assert record.args == '{"n":2}'
+
+
+def test_the_higher_release_wins(desk: Desk) -> None:
+    desk.declare(spec(when="0 1 * * *"), declarer="new", release="1.10")
+    desk.declare(spec(when="0 2 * * *"), declarer="old", release="1.9")
+    found = desk.store.schedule("tidy")
+    assert found is not None
+    assert found.spec.when == "0 1 * * *"
+    assert found.declarers == ("new", "old")
+
+
+def test_what_its_only_declarer_leaves_out_is_gone(desk: Desk) -> None:
+    desk.declare(spec("a"), spec("b"))
+    desk.declare(spec("c"), declarer="other")
+    desk.declare(spec("b"), spec("renamed"))
+    assert [found.spec.name for found in desk.store.schedules()] == ["b", "c", "renamed"]
+    assert [event.subject for event in desk.store.events("schedule_forgotten")] == ["a"]
+
+
+def test_of_a_program_that_is_gone_it_is_forgotten_in_time(desk: Desk) -> None:
+    hand = desk.rig.hand("app")
+    desk.declare(spec(), declarer="app")
+    desk.rig.clock.advance(400)
+    desk.store.sweep()
+    assert desk.store.schedule("tidy") is not None  # its declarer is there
+    hand.leave()
+    desk.rig.hands.remove(hand)
+    sweep_for(desk, 200)
+    found = desk.store.schedule("tidy")
+    assert found is not None  # it may come back
+    assert found.orphaned
+    sweep_for(desk, 200)
+    assert desk.store.schedule("tidy") is None
+
+
+def test_who_knows_the_task_and_does_not_declare_it_speeds_that_up(desk: Desk) -> None:
+    old = desk.rig.hand("old")
+    desk.declare(spec("before"), declarer="old")
+    new = desk.rig.hand("new")
+    desk.declare(spec("after"), declarer="new")
+    assert new.id != old.id
+    old.leave()
+    desk.rig.hands.remove(old)
+    sweep_for(desk, 60)
+    assert [found.spec.name for found in desk.store.schedules()] == ["after"]
+
+
+def test_a_restart_keeps_it(desk: Desk) -> None:
+    hand = desk.rig.hand("app")
+    desk.declare(spec(), declarer="app")
+    desk.tick()
+    hand.die()
+    desk.rig.hands.remove(hand)
+    sweep_for(desk, 20)
+    desk.rig.hand("app")
+    desk.declare(spec(), declarer="app")
+    sweep_for(desk, 600)
+    found = desk.store.schedule("tidy")
+    assert found is not None
+    assert not found.orphaned
+    assert found.since == START
+
+
+def sweep_for(desk: Desk, seconds: float) -> None:
+    for _ in range(int(seconds / 10)):
+        desk.rig.clock.advance(10)
+        desk.store.sweep()
+
+
+# --- operators ---------------------------------------------------------------------------------
+
+
+def test_pause_and_resume(desk: Desk) -> None:
+    desk.declare(spec())
+    desk.tick()
+    desk.store.pause_schedule("tidy", True, by="ada", reason="moving house")
+    desk.wait(600)
+    found = desk.store.schedule("tidy")
+    assert found is not None
+    assert (found.paused, found.paused_by, found.reason) == (True, "ada", "moving house")
+    assert desk.outcomes() == []
+    desk.store.pause_schedule("tidy", False, by="ada")
+    desk.tick()
+    assert desk.outcomes() == []  # what was due meanwhile was not wanted
+    desk.wait(60)
+    assert desk.outcomes() == [(660, "run")]
+    assert {e.kind for e in desk.store.events(subject="tidy")} >= {
+        "schedule_paused",
+        "schedule_resumed",
+    }
+
+
+def test_a_pause_between_look_and_tick_counts(desk: Desk) -> None:
+    desk.declare(spec())
+    desk.tick()
+    desk.rig.clock.advance(60)
+    due = desk.store.due_schedules()
+    desk.store.pause_schedule("tidy", True)
+    ticking = plan(due.schedules[0], table_of(due.schedules[0].spec), due.now)
+    assert desk.store.tick([ticking]) == []
+    assert desk.jobs() == 0
+
+
+def test_run_now_is_beside_the_clock(desk: Desk) -> None:
+    desk.declare(spec())
+    desk.tick()
+    desk.rig.clock.advance(5)
+    found = desk.store.schedule("tidy")
+    assert found is not None
+
+    def job() -> NewJob:
+        return template.to_job(found.spec.job, "tidy", desk.store.now(), None)
+
+    first = desk.store.run_now("tidy", job(), by="ada")
+    assert (first.outcome, first.by, first.at) == ("run", "ada", START + 5)
+    desk.rig.clock.advance(1)
+    assert desk.store.run_now("tidy", job()).outcome == "merged"
+    after = desk.store.schedule("tidy")
+    assert after is not None
+    assert after.next_at == found.next_at
+    desk.wait(54)
+    assert desk.outcomes()[-1] == (60, "merged")
+    assert desk.jobs() == 1
+    with pytest.raises(ScheduleNotFound, match="no schedule 'other'"):
+        desk.store.run_now("other", job())
+    with pytest.raises(ScheduleNotFound, match="no schedule 'other'"):
+        desk.store.pause_schedule("other", True)
+
+
+def test_a_cap_may_refuse_a_tick(desk: Desk) -> None:
+    job = NewJob("task", caps=(CapUse("task", max_total=1),))
+    desk.declare(spec(job=job, pile_up=True))
+    desk.tick()
+    desk.wait(60)
+    desk.wait(60)
+    assert desk.outcomes() == [(60, "run"), (120, "refused")]
+    assert desk.jobs() == 1
+    run_all(desk.rig)
+    desk.wait(60)
+    assert desk.outcomes()[-1] == (180, "run")
+
+
+def test_ticks_are_pruned_like_the_runs(desk: Desk) -> None:
+    from headgate.jobs import Retention
+
+    desk.declare(spec())
+    desk.tick()
+    desk.wait(60)
+    run_all(desk.rig)
+    desk.wait(60)
+    desk.rig.clock.advance(950)
+    desk.store.prune(Retention(succeeded=1000))
+    assert desk.outcomes() == [(120, "run")]
