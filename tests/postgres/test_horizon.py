@@ -15,7 +15,7 @@ import pytest
 
 from headgate import App
 from headgate.jobs import NewJob
-from headgate.stores.postgres import compacting, schema, view
+from headgate.stores.postgres import compacting, dues, schema, view
 from headgate.stores.postgres.database import Database
 from tests.postgres.load import LIMIT, Load, doctored, watching
 from tests.postgres.server import OwnServer, Server
@@ -51,14 +51,14 @@ def pinner(empty_database: str, load: Load) -> Iterator[Connection]:
         yield connection
 
 
-def submit(connection: Connection, url: str) -> str:
+def submit(connection: Connection, url: str, delay: float = 0.0) -> str:
     """One job, in the transaction of the caller."""
     app = App(url)
 
     @app.task
     def plain() -> None: ...
 
-    return str(plain.using(conn=connection).submit().id)
+    return str(plain.using(conn=connection, delay=delay).submit().id)
 
 
 def idle_snapshot(connection: Connection) -> None:
@@ -258,5 +258,45 @@ def test_who_looks_only_near_still_finds_what_is_new(
         load.submitted.add(urgent.id)
         load.wait(lambda: urgent.id in load.ran, "it was found")
         load.work_off(1000)
+        load.drain()
+    whole(load)
+
+
+def passed_over(load: Load, since: str) -> int:
+    """Pages read to find what is due first."""
+    plan = load.value(
+        "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT run_at FROM headgate.scheduled"
+        f" WHERE run_at >= {since} ORDER BY run_at LIMIT 1"
+    )[0]["Plan"]
+    return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+
+
+def test_what_was_due_long_ago_is_not_passed_over_in_every_look(
+    load: Load, pinner: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it took long each time, with a horizon that keeps it all."""
+    monkeypatch.setattr(dues, "SLOW", -1.0)
+    monkeypatch.setattr(dues, "PART", 1e9)
+    monkeypatch.setattr(dues, "LONGEST", 0.5)
+    with load.running():
+        load.work_off(200)
+        idle_snapshot(pinner)
+        for _ in range(10):
+            jobs = [NewJob("plain", delay=0.05) for _ in range(400)]
+            load.submitted |= {one.id for one in load.store.submit(jobs)}
+            load.wait(lambda: load.value("SELECT count(*) FROM headgate.scheduled") == 0, "due")
+        assert passed_over(load, "0") > 20 > passed_over(load, "extract(epoch FROM now())")
+        # A transaction that took longer than its job's delay.
+        with watching(load.url) as late:
+            late.execute("BEGIN")
+            held = submit(late, load.url, delay=0.05)
+            load.work_off(300)
+            (soon,) = load.store.submit([NewJob("plain", delay=0.05)])
+            load.submitted.add(soon.id)
+            load.wait(lambda: soon.id in load.ran, "what is new has run")
+            late.commit()
+        load.submitted.add(held)
+        load.wait(lambda: held in load.ran, "what came late has run")
+        pinner.rollback()
         load.drain()
     whole(load)

@@ -15,6 +15,7 @@ from headgate.jobs import Claimed
 from headgate.limits import Band, needs_of
 from headgate.rates import RATE_SLOT
 from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.dues import Dues
 from headgate.stores.protocol import Exchange
 from headgate.stores.relational.values import Words, WordsCache
 
@@ -41,6 +42,7 @@ class Books:
         """When somebody last looked whom jobs that stand for others wait for."""
         self.now = 0.0
         """The store's time as of the last answer."""
+        self.dues = Dues()
         self.doubts: dict[str, tuple[int, frozenset[int]]] = {}
         """Per worker, a round trip whose answer was lost: its number, and what it told."""
 

@@ -70,6 +70,8 @@ class RoundTrip:
         self._freed = books.freed_by(exchange)
         self._more = False
         self._looked: View | None = None
+        self._due_since = books.dues.since
+        """Where this round trip looks for what is due."""
 
     def run(self) -> Exchanged | None:
         """None: this worker is dead."""
@@ -113,7 +115,7 @@ class RoundTrip:
             self._books.doubt(self._exchange.worker, op, frozenset())
             raise
         first = first_look.decode(text)
-        self._looked = View(first.seen, claim.state.wanted)
+        self._looked = self._seen(first.seen, claim)
         return first.act
 
     def _answer_first(self, claim: Claim, act: Act) -> Exchanged | None:
@@ -153,7 +155,7 @@ class RoundTrip:
             due = view.seen.next_due
             if due is not None and due <= view.seen.now:
                 with self._db.write() as tx:
-                    self._more = moves.promote(tx) >= moves.PROMOTED_AT_ONCE
+                    self._more = moves.promote(tx, self._due_since) >= moves.PROMOTED_AT_ONCE
                 view = self._look_now(claim)
         if view.seen.version == ENDED:
             self._end_words()
@@ -215,12 +217,16 @@ class RoundTrip:
         return (
             arrays.texts(rings), self._exchange.worker, queues, _names(claim.tasks),
             arrays.texts(self._shut(claim)), _cursors(claim.state), each, LANES, wanted,
-            heads,
+            heads, self._due_since,
         )  # fmt: skip
 
     def _look_now(self, claim: Claim) -> View:
         params = self._look_params(claim, ())
-        return View(look.decode(self._db.value(SQL.exchange.look, params)), claim.state.wanted)
+        return self._seen(look.decode(self._db.value(SQL.exchange.look, params)), claim)
+
+    def _seen(self, seen: Seen, claim: Claim, nearer: View | None = None) -> View:
+        self._books.dues.saw(self._due_since, seen.now, seen.next_due, seen.due_took)
+        return View(seen, claim.state.wanted, nearer)
 
     # --- act ----------------------------------------------------------------------------------
 
@@ -249,7 +255,7 @@ class RoundTrip:
             raise
         if claim is not None and claim.again and after is not None:
             nearer = self._view if heads is not None else None
-            claim.state.view = View(look.decode(after), claim.state.wanted, nearer)
+            claim.state.view = self._seen(look.decode(after), claim, nearer)
         return acting.decode(text)
 
     def _rings(self) -> list[str]:

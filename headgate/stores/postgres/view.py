@@ -101,6 +101,7 @@ class Seen(msgspec.Struct):
     held: dict[str, int] | None = None
     starts: dict[str, list[tuple[float, int]]] | None = None
     next_due: float | None = None
+    due_took: float = 0.0
     next_end: float | None = None
     unrouted: bool = False
     expired: bool = False

@@ -65,9 +65,11 @@ def schedule(
     )
 
 
-def promote(tx: Transaction) -> int:
-    """What is due takes its place in line. Every worker does this; nobody leads."""
-    due = tx.rows(tx.sql.moves.due, {"now": tx.now, "limit": PROMOTED_AT_ONCE})
+def promote(tx: Transaction, since: float = 0.0) -> int:
+    """What is due (and was not before `since`) takes its place in line. Every worker does this;
+    nobody leads."""
+    params = {"since": since, "now": tx.now, "limit": PROMOTED_AT_ONCE}
+    due = tx.rows(tx.sql.moves.due, params)
     if not due:
         return 0
     fresh = [row for row in due if not row["keeps_place"]]

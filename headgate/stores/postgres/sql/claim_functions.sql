@@ -9,7 +9,8 @@
 -- Ring these bells, then say what stands in line. `p_skip`: bands that are not entered;
 -- `p_cursors`: per queue and priority the turn to go on after, as {"queue": {"priority": "turn"}};
 -- `p_heads`: where the bands of an earlier look began, as that told it: only these are looked at,
--- from there on, and no dead row before them is passed over. NULL: all there is.
+-- from there on, and no dead row before them is passed over. NULL: all there is. `p_due_since`: the
+-- same for what is not due yet, by time; 0: all there is.
 --
 -- The answer: time, version of the limits, and by name
 --   bands: [[queue, priority, band], …]; heads: [[queue, priority, band, turn, lane, place], …],
@@ -20,7 +21,8 @@
 --   starts: {group: [[when it ends to count, units], …]} of those that are rates
 CREATE OR REPLACE FUNCTION headgate.look(
     p_rings text[], p_worker text, p_queues text[], p_tasks text[], p_skip text[], p_cursors json,
-    p_turns integer, p_lanes integer, p_wanted integer, p_heads json DEFAULT NULL
+    p_turns integer, p_lanes integer, p_wanted integer, p_heads json DEFAULT NULL,
+    p_due_since float8 DEFAULT 0
 ) RETURNS json LANGUAGE plpgsql
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_material = off
@@ -53,6 +55,8 @@ DECLARE
     v_held json;
     v_starts json;
     v_next_end float8;
+    v_due float8;
+    v_due_took float8;
     v_glance record;
     v_what text;
 BEGIN
@@ -217,8 +221,11 @@ BEGIN
           AND (s.worker IS NOT NULL OR s.ends > v_now)
         GROUP BY s.grp
     ) x;
-    SELECT (SELECT run_at FROM headgate.scheduled ORDER BY run_at LIMIT 1) AS next_due,
-           (SELECT CASE WHEN c.ends <= v_now THEN -1 ELSE c.value END
+    v_began := clock_timestamp();
+    SELECT s.run_at INTO v_due FROM headgate.scheduled s
+    WHERE s.run_at >= p_due_since ORDER BY s.run_at LIMIT 1;
+    v_due_took := extract(epoch FROM clock_timestamp() - v_began)::float8;
+    SELECT            (SELECT CASE WHEN c.ends <= v_now THEN -1 ELSE c.value END
             FROM headgate.counters c WHERE c.name = 'limits') AS version,
            (SELECT c.ends FROM headgate.counters c WHERE c.name = 'limits') AS words_end,
            EXISTS (SELECT 1 FROM headgate.unrouted) AS unrouted,
@@ -240,7 +247,7 @@ BEGIN
     RETURN json_build_object(
         'now', v_now, 'bands', v_bands, 'heads', v_heads, 'took', coalesce(v_took, 0),
         'turns', v_turns, 'lanes', v_lanes, 'held', v_held, 'starts', v_starts,
-        'next_due', v_glance.next_due, 'next_end', least(v_next_end, v_glance.words_end),
+        'next_due', v_due, 'due_took', v_due_took, 'next_end', least(v_next_end, v_glance.words_end),
         'version', v_glance.version,
         'unrouted', v_glance.unrouted, 'expired', v_glance.expired, 'workers', v_glance.workers,
         'reservations', v_glance.reservations, 'refused', v_glance.refused,

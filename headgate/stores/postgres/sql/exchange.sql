@@ -12,11 +12,11 @@ SELECT headgate.act(
 
 -- name: look
 SELECT headgate.look(?::text[], ?, ?::text[], ?::text[], ?::text[], ?::json, ?::integer, ?::integer,
-                     ?::integer, ?::json)::text AS answer
+                     ?::integer, ?::json, ?::float8)::text AS answer
 
 -- name: look_and_take
 SELECT headgate.look_and_take(?::text[], ?, ?::text[], ?::text[], ?::text[], ?::json, ?::integer,
-                              ?::integer, ?::integer, ?::json, ?::bigint)::text AS answer
+                              ?::integer, ?::integer, ?::json, ?::float8, ?::bigint)::text AS answer
 
 -- name: granted
 SELECT headgate.claimed_by(?, ?::bigint)::text AS answer

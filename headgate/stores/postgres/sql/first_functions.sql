@@ -3,11 +3,12 @@
 -- `act` what `act` does, or null.
 CREATE OR REPLACE FUNCTION headgate.look_and_take(
     p_rings text[], p_worker text, p_queues text[], p_tasks text[], p_skip text[], p_cursors json,
-    p_turns integer, p_lanes integer, p_wanted integer, p_heads json, p_op bigint
+    p_turns integer, p_lanes integer, p_wanted integer, p_heads json, p_due_since float8,
+    p_op bigint
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_seen json := headgate.look(p_rings, p_worker, p_queues, p_tasks, p_skip, p_cursors, p_turns,
-                                 p_lanes, p_wanted, p_heads);
+                                 p_lanes, p_wanted, p_heads, p_due_since);
     v_band json := v_seen -> 'bands' -> 0;
     v_lane json := v_seen -> 'lanes' -> 0;
     v_act json;

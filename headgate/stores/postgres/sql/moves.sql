@@ -22,7 +22,7 @@ VALUES (:run_at, :job, :attempt, :keeps_place, :reason)
 -- What somebody else promotes just now is passed over.
 -- name: due
 SELECT run_at, job, attempt, keeps_place FROM headgate.scheduled
-WHERE run_at <= :now ORDER BY run_at, job LIMIT :limit FOR UPDATE SKIP LOCKED
+WHERE run_at >= :since AND run_at <= :now ORDER BY run_at, job LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: delete_scheduled
 DELETE FROM headgate.scheduled WHERE run_at = ? AND job = ?

@@ -22,7 +22,7 @@ VALUES (:run_at, :job, :attempt, :keeps_place, :reason)
 
 -- name: due
 SELECT run_at, job, attempt, keeps_place FROM scheduled
-WHERE run_at <= :now ORDER BY run_at, job LIMIT :limit
+WHERE run_at >= :since AND run_at <= :now ORDER BY run_at, job LIMIT :limit
 
 -- name: delete_scheduled
 DELETE FROM scheduled WHERE run_at = ? AND job = ?
