@@ -106,6 +106,7 @@ class Context:
         groups: tuple[str, ...] = (),
         picked: tuple[str, ...] = (),
         granted_at: float | None = None,
+        options: str = "{}",
     ) -> None:
         self._port = port
         self._released = 0
@@ -143,6 +144,7 @@ class Context:
             groups=tuple(group for group, _ in claimed.groups),
             picked=claimed.picked,
             granted_at=granted_at,
+            options=claimed.options,
         )
 
     def __repr__(self) -> str:
