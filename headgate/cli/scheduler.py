@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FOR_EVER = 10.0 * 365 * 86400
 _GRACE = 60.0
-ORDERS = {signal.SIGHUP: "reload", signal.SIGQUIT: "status", signal.SIGUSR1: "look"}
+ORDERS: dict[int, str] = {signal.SIGHUP: "reload", signal.SIGQUIT: "status", signal.SIGUSR1: "look"}
 
 
 @click.command(cls=Verb)

@@ -155,9 +155,9 @@ class Scheduler:
         old = time.time() - TIDY_AFTER
         for job in _folders(self.scheduled.data_dir / RUNS):
             for run in _folders(job):
-                if _is_id(run.name) and run.stat().st_mtime < old:
-                    if self.app.store.job(run.name) is None:
-                        shutil.rmtree(run, ignore_errors=True)
+                old_run = _is_id(run.name) and run.stat().st_mtime < old
+                if old_run and self.app.store.job(run.name) is None:
+                    shutil.rmtree(run, ignore_errors=True)
 
 
 def _folders(path: Path) -> list[Path]:
