@@ -18,6 +18,7 @@ from headgate.errors import SubmitConflict
 from headgate.jobs import CapUse, NewJob, Submitted
 from headgate.stores import open_store
 from headgate.stores.postgres.url import parse
+from headgate.stores.relational import inspecting
 from tests.conformance.conftest import HandClock, Rig
 from tests.postgres.rival import Rival, Waiter, until_blocked
 
@@ -312,6 +313,26 @@ def test_a_running_job_has_one_successor_whatever_the_other_can_see(
     assert [claimed.job for claimed in worker.claim()] == [newest.id]
 
 
+def test_of_two_who_ask_the_same_job_to_stop_one_waits(rig: Rig, watch: Rival) -> None:
+    latest = cap(1, when_full="cancel_running")
+    rig.store.submit([NewJob("task", caps=(latest,))])
+    worker = rig.hand()
+    (claimed,) = worker.claim()
+    with Caller(rig) as first, Caller(rig) as second:
+        first.one(latest)
+        waiter = Waiter(lambda: second.one(latest))
+        until_blocked(watch)
+        first.commit()
+        newest = waiter.result()
+        second.commit()
+    worker.exchange(room=0)
+    refused = rig.store.submit([NewJob("task", caps=(cap(1),))])[0].refused
+    assert refused is not None
+    assert refused.count == 2  # the one that runs, and one successor
+    worker.end(claimed, "cancelled")
+    assert [claimed.job for claimed in worker.claim()] == [newest.id]
+
+
 def test_who_sees_the_end_of_the_running_job_and_not_its_successor_cannot_decide(
     rig: Rig, watch: Rival
 ) -> None:
@@ -355,25 +376,43 @@ def test_it_ended_before_the_word_to_stop_was_committed(rig: Rig) -> None:
     assert not record.cancel_requested
 
 
+def test_a_place_is_not_taken_from_a_job_that_is_given_a_second_life(
+    rig: Rig, watch: Rival
+) -> None:
+    (mine,) = rig.store.submit([NewJob("task", caps=(cap(1),))])
+    rig.store.cancel(mine.id)
+    store: Any = rig.store
+    with store._write() as tx:
+        inspecting.retry(tx, mine.id, "operator")
+        waiter = Waiter(lambda: rig.store.submit([NewJob("task", caps=(cap(1),))]))
+        until_blocked(watch)
+    refused = waiter.result()[0].refused
+    assert refused is not None
+    assert refused.existing == mine.id
+
+
 def test_many_at_once_in_any_order_do_not_wait_in_a_circle(rig: Rig) -> None:
-    groups = [f"g/{n}" for n in range(6)]
+    rounds = 15
     results: list[list[Submitted]] = []
+    begin = threading.Barrier(3)
 
-    def produce(order: list[str]) -> None:
-        for _ in range(10):
-            jobs = [NewJob("task", caps=(cap(30, group),)) for group in order * 2]
-            results.append(rig.store.submit(jobs))
+    def produce(turn: int) -> None:
+        for n in range(rounds):
+            groups = [f"g/{n}-{i}" for i in range(3)]
+            order = (groups[turn:] + groups[:turn]) * 4
+            begin.wait(60)
+            # The last places of each are wanted by all three.
+            results.append(rig.store.submit([NewJob("task", caps=(cap(5, g),)) for g in order]))
 
-    orders = [groups, groups[::-1], groups[3:] + groups[:3]]
-    threads = [threading.Thread(target=produce, args=(order,)) for order in orders]
+    threads = [threading.Thread(target=produce, args=(turn,)) for turn in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     done = [one for result in results for one in result]
-    assert len(done) == 3 * 10 * 12
-    assert sum(one.refused is None for one in done) == 6 * 30
-    assert len(rig.hand().claim(room=1000)) == 180
+    assert len(done) == rounds * 3 * 12
+    assert sum(one.refused is None for one in done) == rounds * 3 * 5
+    assert len(rig.hand().claim(room=1000)) == rounds * 3 * 5
 
 
 def test_who_stands_above_a_lowered_cap_moves_down_under_an_open_rival(rig: Rig) -> None:
