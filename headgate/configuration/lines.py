@@ -17,9 +17,11 @@ _IN_MESSAGE = re.compile(r"\(at line (\d+),")
 _MOST_TRIES = 200
 
 
-def in_message(text: str) -> int | None:
-    """The line in a message of the TOML parser."""
-    found = _IN_MESSAGE.search(text)
+def in_message(message: str, text: str) -> int | None:
+    """The line that a message of the TOML parser names."""
+    if "(at end of document)" in message:
+        return text.count("\n") + 1
+    found = _IN_MESSAGE.search(message)
     return int(found[1]) if found else None
 
 

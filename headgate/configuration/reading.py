@@ -98,7 +98,8 @@ def _read(main: Path) -> Source:
     problems: list[Problem] = []
     files: list[File] = []
     merged: Data = {}
-    waiting = _main_files(main)
+    first = _main_files(main)
+    waiting = list(first)
     more = True
     while waiting:
         path = waiting.pop(0)
@@ -110,7 +111,7 @@ def _read(main: Path) -> Source:
             merged = deep_merge(merged, files[-1].data)
         if more and not waiting:
             more = False
-            waiting = _more_files(main, files, merged, problems)
+            waiting = _more_files(main, first, merged, problems)
     if not files and not problems:
         wanted = ", ".join((OWN_FILE, *MAIN_FILES))
         told = f"none of {wanted} and no {CONFIG_D} with such files is in this directory"
@@ -130,21 +131,20 @@ def _main_files(main: Path) -> list[Path]:
 
 
 def _more_files(
-    main: Path, files: Sequence[File], merged: Data, problems: list[Problem]
+    main: Path, first: Sequence[Path], merged: Data, problems: list[Problem]
 ) -> list[Path]:
     """What `config_d` adds: named in a file, or beside a dsari configuration."""
     base = main if main.is_dir() else main.parent
     named: object = merged.get("config_d")
-    read_already = [file.path for file in files]
     if isinstance(named, str) and named:
         directory = base / named
         if not directory.is_dir():
             problems.append(Problem("is no directory", ("config_d",), str(directory)))
-    elif "config_d" not in merged and any(path.name in MAIN_FILES for path in read_already):
+    elif "config_d" not in merged and any(path.name in MAIN_FILES for path in first):
         directory = base / CONFIG_D
     else:
         return []
-    return [path for path in _in_directory(directory) if path not in read_already]
+    return [path for path in _in_directory(directory) if path not in first]
 
 
 def _in_directory(directory: Path) -> list[Path]:
@@ -240,7 +240,7 @@ def _toml(text: str) -> object:
         # tomllib takes a lone carriage return for no line end at all, as the standard says.
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = lines.in_message(str(error))
+        found = lines.in_message(str(error), text)
         raise _Unparsed(f"not valid TOML: {error}", found) from None
     except ValueError as error:  # a number with too many digits
         raise _Unparsed(f"not valid TOML: {error}") from None

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from headgate.codec import visible
-from headgate.configuration.jobchecks import spread_seconds
+from headgate.config import CONFIG_KEYS, SCHEDULER_KEYS
+from headgate.configuration.jobchecks import JOB_KEYS, spread_seconds
 from headgate.configuration.model import Scheduled
 from headgate.configuration.reading import Data, Source
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+_KNOWN_OF_JOBS = frozenset((*JOB_KEYS, "job_names")) - {"render_reports"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _IGNORED_ROOT = (
     *("config_d", "database", "template_dir", "report_html_gz", "report_output_limit"),
@@ -80,21 +82,24 @@ def comment(told: str) -> str:
 def from_dsari(source: Source, checked: Scheduled) -> str:
     """The same configuration as a headgate.toml. Where the formats differ, it says what dsari
     means: words instead of a line for the shell, a second of the minute of the job's own."""
-    data = {k: v for k, v in source.data.items() if k not in _IGNORED_ROOT}
+    # What dsari passes over in silence is an error in our format: it is left out.
+    known = (*CONFIG_KEYS, *SCHEDULER_KEYS)
+    data = {k: v for k, v in source.data.items() if k in known and k not in _IGNORED_ROOT}
     jobs = cast("Data", data.pop("jobs", None) or {})
     job_groups = cast("Data", data.pop("job_groups", None) or {})
     groups = dict(cast("Data", data.pop("concurrency_groups", None) or {}))
-    known = {k: v for k, v in data.items() if k not in ("environment",)}
+    environment = cast("Data", data.pop("environment", None) or {})
     lines = [comment(f"From {source.main.name}, a configuration of dsari."), ""]
-    lines += table([], known)
-    if data.get("environment"):
-        lines += table(["environment"], cast("Data", data["environment"]))
+    lines += table([], data)
+    if environment:
+        lines += table(["environment"], environment)
     for name in sorted(checked.undeclared):
         groups[name] = {"max": 1}
     for name, group in groups.items():
         if name in checked.undeclared:
             lines.append(comment("Named by jobs only: dsari takes it for 1."))
-        lines += table(["concurrency_groups", name], {"max": 1, **(group or {})})
+        most = cast("Data", group or {}).get("max")
+        lines += table(["concurrency_groups", name], {"max": 1 if most is None else most})
     for kind, found in (("jobs", jobs), ("job_groups", job_groups)):
         for name, job in found.items():
             lines += table([kind, name], _job(cast("Data", job)))
@@ -102,7 +107,7 @@ def from_dsari(source: Source, checked: Scheduled) -> str:
 
 
 def _job(job: Data) -> Data:
-    made = {k: v for k, v in job.items() if k != "render_reports"}
+    made = {k: v for k, v in job.items() if k in _KNOWN_OF_JOBS}
     if isinstance(made.get("command"), str):
         made["command"] = shlex.split(made["command"])
     if isinstance(made.get("schedule"), str):
