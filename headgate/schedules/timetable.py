@@ -66,13 +66,13 @@ class Timetable:
 
     def after(self, moment: float) -> float | None:
         """The first moment after this one at which it is due; None: it never is again."""
-        if self.start is not None and moment < self.start:
-            # Due at its very start, if that is one of its times.
-            moment = math.nextafter(self.start, -math.inf)
-        if not 0 <= moment < _LATEST:
-            moment = max(0.0, moment)
-            if moment >= _LATEST:
-                return None
+        # All its moments are whole seconds, so what is between two of them decides nothing.
+        second = math.floor(max(moment, -1.0)) if moment < _LATEST else None
+        if second is None:
+            return None
+        if self.start is not None:
+            second = max(second, math.ceil(min(self.start, _LATEST)) - 1)
+        moment = float(max(second, 0))
         found = self._running(moment) if self._walls.every_hour else self._of_the_day(moment)
         if found is None or found >= _LATEST or (self.end is not None and found > self.end):
             return None
