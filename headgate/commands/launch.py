@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
 from headgate.commands.command import Command, CommandRun, Setting
+from headgate.commands.ends import NotStarted, exit_code, why_not
 from headgate.errors import CommandFailed
 from headgate.threads import in_thread
 
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from headgate.context import Context
-
-NOT_FOUND = 127
-NOT_RUNNABLE = 126
-"""Exit codes of programs that could not be started, as shells tell them."""
 
 
 class Launcher(Protocol):
@@ -59,15 +56,6 @@ class Program:
         self.cwd = cwd
 
 
-class NotStarted(Exception):
-    """The program could not be started: the shell's exit code for that, and why."""
-
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
-        self.code = code
-        self.why = why
-
-
 _launcher: ContextVar[Launcher | None] = ContextVar("headgate_launcher", default=None)
 
 
@@ -102,8 +90,8 @@ async def launch(
         groups=ctx.groups,
         arguments=arguments,
         environment=environment,
-        trigger=trigger,
-        schedule_time=schedule_time,
+        trigger=trigger or ("schedule" if ctx.schedule is not None else ""),
+        schedule_time=schedule_time if schedule_time is not None else ctx.scheduled_at,
         **launcher.facts(),
     )
     setting: Setting | None = None
@@ -178,32 +166,6 @@ def failed(name: str, command: Command, code: int, last: str) -> CommandFailed:
             by = f" ({signal.Signals(code - 128).name})"
     text = f"command {name!r} ended with exit code {code}{by}"
     return CommandFailed(f"{text}: {last}" if last else text, code, again=command.may_retry(code))
-
-
-def exit_code(code: int) -> int:
-    """As shells tell it: of a process ended by a signal, 128 more than its number.
-
-    >>> exit_code(3), exit_code(-9)
-    (3, 137)
-    """
-    return code if code >= 0 else 128 - code
-
-
-def why_not(error: Exception, argv: tuple[str, ...], cwd: str | None) -> NotStarted:
-    """An error of starting a program, in words and as an exit code."""
-    if cwd is not None and not os.path.isdir(cwd):  # noqa: PTH112 - as the kernel takes it
-        return NotStarted(NOT_RUNNABLE, f"its working directory {cwd!r} is not there")
-    program = argv[0]
-    if isinstance(error, FileNotFoundError):
-        return NotStarted(
-            NOT_FOUND,
-            f"no program {program!r} is there"
-            + ("" if "/" in program else " in any folder of its PATH"),
-        )
-    if isinstance(error, PermissionError):
-        return NotStarted(NOT_RUNNABLE, f"{program!r} may not be executed: {error.strerror}")
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return NotStarted(NOT_RUNNABLE, f"{program!r}: {text}")
 
 
 class LocalLauncher:

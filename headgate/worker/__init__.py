@@ -5,4 +5,5 @@ guard     the process the user started; outlives all others, needs no store
     process   one event loop: claimer, runner, sweeper, pruner, pulse
       warden    one per isolated task at a time; cleans up behind it
         ward      runs the code of the isolated task
+      warden    of commands, one per run at a time (headgate/commands)
 """

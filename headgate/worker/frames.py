@@ -13,7 +13,9 @@ STOP = 1  # worker → warden: end the ward; the payload is the grace in millise
 ENDED = 2  # ward → worker: how the attempt ended; the ward may run another
 LAST = 3  # the same, but something of the job may still run in the ward: it must go
 DIED = 4  # warden → worker: the ward is gone; the payload is its exit code
-RUN = 5  # worker → ward: run this attempt
+RUN = 5  # worker → ward: run this attempt; worker → warden of commands: run this program
+OUT = 6  # warden of commands → worker: what the command wrote; the first byte is the stream
+REFUSED = 7  # warden of commands → worker: the program could not be started
 
 Frame = tuple[int, bytes]
 
@@ -53,8 +55,9 @@ class Outlet:
         self._buffer = bytearray()
 
     @property
-    def pending(self) -> bool:
-        return bool(self._buffer)
+    def pending(self) -> int:
+        """Bytes that wait for the reader."""
+        return len(self._buffer)
 
     def put(self, kind: int, payload: bytes) -> None:
         self._buffer += pack(kind, payload)

@@ -11,21 +11,23 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headgate.app import App
+from headgate.commands.running import Commands
 from headgate.errors import StoreError
 from headgate.threads import in_thread
 from headgate.worker import pruner, sweeper
+from headgate.worker.cells import Cells
 from headgate.worker.claimer import Claimer
 from headgate.worker.execute import call_hooks
-from headgate.worker.isolated import Cells
+from headgate.worker.isolated import WardCell
 from headgate.worker.options import DEFAULT_GRACE, OnLeaseLost
 from headgate.worker.overruns import Overruns
 from headgate.worker.pulse import Pulse
 from headgate.worker.queues import Queues
 from headgate.worker.router import Router
 from headgate.worker.runner import Runner
+from headgate.worker.ticker import Ticker
 
 log = logging.getLogger("headgate.worker")
-from headgate.worker.ticker import Ticker
 
 End = Literal["stopped", "burst", "retired", "dead", "stuck"]
 """`stuck`: code that could not be stopped still runs, so the process has to go with it."""
@@ -53,10 +55,10 @@ class Plan:
     """Files whose being open tells the store that this worker lives."""
     module: str | None = None
     url: str | None = None
-
-
     scheduler: bool = True
     """It submits what is scheduled, like every worker."""
+
+
 class WorkLoop:
     """Runs jobs until it is told to stop. All methods belong to one event loop."""
 
@@ -82,7 +84,8 @@ class WorkLoop:
             app,
             self._claimer,
             self._claimer.chains,
-            Cells(plan.fds),
+            Cells(lambda: WardCell(plan.fds)),
+            Commands(self._store, plan.fds),
             self._claimer.note_end,
             grace=plan.grace,
             module=plan.module,
@@ -202,11 +205,11 @@ class WorkLoop:
     async def _declare(self) -> None:
         """Tell the store what the app declares, in place of what it declared before."""
         await in_thread(self._store.publish, self._app.publication(self._plan.name))
+        schedules = self._app.declared_schedules(self._plan.name)
+        await in_thread(self._store.declare_schedules, schedules)
 
     async def _until_told(self, claiming: asyncio.Task[None]) -> None:
         told = asyncio.create_task(self._ending.wait())
-        schedules = self._app.declared_schedules(self._plan.name)
-        await in_thread(self._store.declare_schedules, schedules)
         await asyncio.wait([told, claiming], return_when=asyncio.FIRST_COMPLETED)
         if claiming.done():
             told.cancel()
@@ -251,11 +254,11 @@ class WorkLoop:
             chores.append(self._every(sweeper.COMPACT_EVERY, "compacting", store.compact))
         if self._pulse is not None:
             chores.append(self._pulse.run(self._state))
+        if self._plan.scheduler:
+            chores.append(Ticker(store).run())
         return chores
 
     def _state(self) -> tuple[float | None, int]:
-        if self._plan.scheduler:
-            chores.append(Ticker(store).run())
         return self._runner.earliest_deadline(), self._runner.running
 
     async def _every(self, seconds: float, what: str, call: Callable[[], None]) -> None:

@@ -1,4 +1,5 @@
-"""Runs attempts: async ones in the loop, sync ones in threads, isolated ones in processes.
+"""Runs attempts: async ones in the loop, sync ones in threads, isolated ones and commands in
+processes.
 
 An attempt is over when its code has really ended, not when it was told to: until then it
 keeps its slots, and is shown as overdue.
@@ -10,7 +11,7 @@ import asyncio
 import contextvars
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,12 +20,14 @@ import msgspec
 from headgate.app import App
 from headgate.caps import refusal_error
 from headgate.codec import visible
+from headgate.commands.running import Commands, grace_of
 from headgate.errors import HeadgateError, StoreError
 from headgate.jobs import Claimed, Failure, Finish, Refusal
 from headgate.worker.attempt import Attempt, Desk
+from headgate.worker.cells import C, Cells
 from headgate.worker.chains import LONGEST_WAIT, Chains, Hold
 from headgate.worker.execute import delay_before_retry, run_async, run_sync
-from headgate.worker.isolated import Cell, Cells
+from headgate.worker.isolated import WardCell
 from headgate.worker.outcome import (
     Ending,
     Stop,
@@ -54,7 +57,8 @@ class Runner:
         app: App,
         desk: Desk,
         chains: Chains,
-        cells: Cells,
+        cells: Cells[WardCell],
+        commands: Commands,
         ended: Ended,
         *,
         grace: float,
@@ -66,6 +70,7 @@ class Runner:
         self._desk = desk
         self._chains = chains
         self._cells = cells
+        self._commands = commands
         self._ended = ended
         self.grace = grace
         self._module = module
@@ -161,8 +166,10 @@ class Runner:
             attempt.deadline = self._app.clock.boot() + attempt.timeout
             self._note_deadline(attempt.deadline)
             self._later(attempt, attempt.timeout, self._timed_out, attempt)
-        if task.isolate == "process":
-            self._start_isolated(attempt)
+        if task.command is not None:
+            self._in_background(self._command(attempt))
+        elif task.isolate == "process":
+            self._in_background(self._isolated(attempt))
         elif task.is_async:
             self._start_async(attempt)
         else:
@@ -232,8 +239,8 @@ class Runner:
 
         self._threads.submit(run)
 
-    def _start_isolated(self, attempt: Attempt) -> None:
-        task = self._loop.create_task(self._isolated(attempt))
+    def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
         self._coroutines.add(task)
         task.add_done_callback(self._coroutines.discard)
 
@@ -243,7 +250,7 @@ class Runner:
         except HeadgateError as error:
             self._over(attempt, refused("import", error))
             return
-        cell = await self._take_cell(attempt)
+        cell = await self._take_cell(attempt, self._cells)
         if cell is None:
             self._over(attempt, Ending("unstarted"))
             return
@@ -258,12 +265,29 @@ class Runner:
             self._cells.give_back(cell)
         self._over(attempt, ending)
 
-    async def _take_cell(self, attempt: Attempt) -> Cell | None:
+    async def _command(self, attempt: Attempt) -> None:
+        cells = self._commands.cells
+        cell = await self._take_cell(attempt, cells)
+        if cell is None:
+            self._over(attempt, Ending("unstarted"))
+            return
+        attempt.halt = lambda stop: cell.halt(stop, grace_of(attempt, stop, self.grace))
+        try:
+            ending = await self._commands.run(attempt, cell, self._app.hooks)
+        except Exception as error:
+            await cell.destroy()
+            ending = _without_end(attempt, error)
+        finally:
+            attempt.halt = lambda _: None
+            cells.give_back(cell)
+        self._over(attempt, ending)
+
+    async def _take_cell(self, attempt: Attempt, cells: Cells[C]) -> C | None:
         """None: it was told to stop before it got one."""
         told = False
         while attempt.stop is None:
             try:
-                return self._cells.take()
+                return cells.take()
             except OSError as error:
                 # No process, memory or descriptor is left for it, which is not the job's
                 # fault: it keeps its place until others have ended.
@@ -278,7 +302,12 @@ class Runner:
     def stop(self, token: int, kind: StopKind, reason: str) -> None:
         """Ask one attempt to stop; it is over when its code has ended."""
         attempt = self.attempts.get(token)
-        if attempt is None or not attempt.ask_to_stop(Stop(kind, reason)):
+        if attempt is None:
+            return
+        if not attempt.ask_to_stop(Stop(kind, reason)):
+            if attempt.task.command is not None and kind in ("shutdown", "lease"):
+                # It has long to obey an earlier order, but no longer than its worker is there.
+                attempt.halt(Stop(kind, reason))
             return
         if kind != "stale":
             self._later(attempt, OVERDUE_AFTER, self._overdue, attempt, kind)
@@ -292,7 +321,7 @@ class Runner:
         self.grace = grace
         for attempt in list(self.attempts.values()):
             if attempt.stop is not None:
-                attempt.halt(attempt.stop)
+                attempt.halt(Stop("shutdown", attempt.stop.reason))
 
     async def wait_empty(self) -> None:
         await self._empty.wait()
@@ -327,14 +356,18 @@ class Runner:
         passes = attempt.over()
         if self.on_over is not None:
             self.on_over(attempt)
-        if attempt.task.isolate is None:
+        if attempt.task.isolate is None and attempt.task.command is None:
             seconds = self._loop.time() - attempt.began
             self._chains.pace.note(attempt.claimed.task, seconds)
         told = finish(
             *(attempt.token, ending, attempt.stop, attempt.allowance()),
             tuple(attempt.followups),
         )
-        if told is not None and told.outcome in self._forgotten:
+        if told is not None and attempt.task.on_end is not None:
+            told = _with_jobs(attempt, told)
+        # What a command wrote is forgotten by the pruner only, with its job.
+        keeps = told is None or told.outcome not in self._forgotten
+        if told is not None and not keeps and attempt.task.command is None:
             told = msgspec.structs.replace(told, keep=False)
         if told is not None and any(job.caps for job in told.followups):
             self._capped[attempt.token] = attempt
@@ -387,6 +420,18 @@ class Runner:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._chores.shutdown(wait=False)
         await self._cells.close()
+        await self._commands.close()
+
+
+def _with_jobs(attempt: Attempt, told: Finish) -> Finish:
+    """The end with what its task wants to be stored together with it."""
+    assert attempt.task.on_end is not None
+    try:
+        more = tuple(attempt.task.on_end(attempt.claimed, told))
+    except Exception:
+        log.exception("on_end of task %r failed: its end is told without it", attempt.task.name)
+        return told
+    return msgspec.structs.replace(told, followups=(*told.followups, *more)) if more else told
 
 
 def _without_end(attempt: Attempt, error: BaseException) -> Ending:

@@ -4,7 +4,8 @@ Between the worker and the code it sees to it that nothing of an attempt is left
 end is told: it adopts whatever the ward leaves behind, kills it, reaps it, and only then
 passes the end on. It runs no user code, so no crash of that takes it along.
 
-Started as `python -m headgate.worker.warden SOCKET PARENT` by the worker.
+Started as `python -m headgate.worker.warden SOCKET PARENT FILE…` by the worker; the files, by
+which the store knows that the worker lives, are held open and no more.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ class Warden:
 
 
 def main(arguments: Sequence[str]) -> int:
-    fd, parent = map(int, arguments)
+    fd, parent, *_ = map(int, arguments)
     os.set_inheritable(fd, False)
     return Warden(socket.socket(fileno=fd), parent).run()
 
