@@ -45,6 +45,9 @@ prove-horizon: $(VENV)/.ready
 prove-exactness: $(VENV)/.ready pgbouncer
 	HEADGATE_PROOF=full $(BIN)/pytest -s tests/exactness tests/conformance $(ARGS)
 
+prove-schedules: $(VENV)/.ready
+	HEADGATE_PROOF=full $(BIN)/pytest -s tests/schedules $(ARGS)
+
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

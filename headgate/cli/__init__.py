@@ -15,7 +15,7 @@ Exit codes:
   0  done
   1  trouble was found, or a job failed
   2  the command or its input cannot be used
-  3  no such job, group, slot, queue or task
+  3  no such job, group, slot, queue, task or schedule
   4  the store is not available
   5  a cap refused the job: one too many
 \b
@@ -34,6 +34,7 @@ class Root(click.Group):
         "concurrency": ("headgate.cli.concurrency:concurrency", "Limits, and who holds them."),
         "queues": ("headgate.cli.queues:queues", "List, pause and resume queues."),
         "workers": ("headgate.cli.workers:workers", "The workers that are alive."),
+        "schedules": ("headgate.cli.schedules:schedules", "What runs by the clock, and when."),
         "scheduler": ("headgate.cli.scheduler:scheduler", "Run the jobs of a configuration."),
         "config": ("headgate.cli.configcheck:config", "Check a configuration of jobs."),
         "import": ("headgate.cli.imports:imports", "Make a headgate.toml of a crontab or dsari."),

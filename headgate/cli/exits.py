@@ -12,6 +12,7 @@ _CODES: tuple[tuple[type[errors.HeadgateError], int], ...] = (
     (errors.CapNeedsCode, BAD_INPUT),
     (errors.JobNotFound, NOT_FOUND),
     (errors.UnknownTask, NOT_FOUND),
+    (errors.ScheduleNotFound, NOT_FOUND),
     (errors.UnknownLimit, NOT_FOUND),
     (errors.StoreBusy, UNAVAILABLE),
     (errors.StoreUnavailable, UNAVAILABLE),
