@@ -78,6 +78,7 @@ class Ahead:
     def __init__(self, claim: Claim) -> None:
         self._claim = claim
         self.room = claim.ahead_room
+        self._keyed = claim.ahead_room if claim.ahead_keyed is None else claim.ahead_keyed
         self._fresh: defaultdict[str, float] = defaultdict(float)
         self._spent: defaultdict[str, float] = defaultdict(float)
         self._waiting: defaultdict[str, set[frozenset[str]]] = defaultdict(set)
@@ -110,6 +111,10 @@ class Ahead:
         seconds: Mapping[str, float] = self._claim.ahead
         return max(SHORTEST, seconds[task]) if task in seconds else None
 
+    def room_for(self, turn: str) -> int:
+        """How many more may be reserved of this turn."""
+        return min(self.room, self._keyed) if turn else self.room
+
     def left(self, chain: str) -> float:
         """Seconds of work that may still be reserved behind the slots of this chain."""
         now = self._claim.chains.get(chain)
@@ -118,9 +123,10 @@ class Ahead:
             held = (0.0 if self._others_wait(chain) else AHEAD * now.places) - now.waiting
         return held + self._fresh[chain] - self._spent[chain]
 
-    def spend(self, chain: str, jobs: int, seconds: float) -> None:
+    def spend(self, chain: str, turn: str, jobs: int, seconds: float) -> None:
         """So many were reserved, each of so many seconds."""
         self.room -= jobs
+        self._keyed -= jobs if turn else 0
         self._spent[chain] += jobs * seconds
 
     def _others_wait(self, chain: str) -> bool:

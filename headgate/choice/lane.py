@@ -65,8 +65,9 @@ class WaitingLane:
         if seconds is not None and not chooser.room.rated(need.group for need in self.needs):
             if self._ways is None:
                 self._ways = list(ways(self.key.queue, self.needs))
+            places = chooser.ahead.room_for(self.key.turn)
             for chain, needs in self._ways:
-                room = min(wanted, int(chooser.ahead.left(chain) / seconds))
+                room = min(wanted, int(chooser.ahead.left(chain) / seconds), places)
                 if room > 0 and chooser.may_go_on(needs, plan):
                     return self._reserve_in(chain, needs, room, seconds)
         # It could start if it had a place: the next place is its own, so nobody goes on
@@ -83,7 +84,7 @@ class WaitingLane:
             line.take(self.key, row, needs, reserved=True)
             self._take_head(Taken(self.key, row, grant, chain, reserved=True))
             got += 1
-        self.chooser.ahead.spend(chain, got, seconds)
+        self.chooser.ahead.spend(chain, self.key.turn, got, seconds)
         self._served(got)
         return got
 

@@ -216,6 +216,8 @@ class Claim:
     other, without a round trip in between."""
     ahead_room: int = 0
     """How many more jobs may be reserved ahead."""
+    ahead_keyed: int | None = None
+    """How many of those may belong to a key; None: all."""
     chains: Mapping[str, Chain] = field(default_factory=dict[str, Chain])
     """By `Claimed.chain`, what this worker runs and has reserved."""
     fresh: bool = True

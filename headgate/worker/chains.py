@@ -92,6 +92,11 @@ class Line:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def keyed(self) -> int:
+        """How many of them belong to a key."""
+        return self._count - len(self._turns.get("", ()))
+
     def __iter__(self) -> Iterator[Waiting]:
         for turn in self._order:
             yield from self._turns[turn]
@@ -164,6 +169,11 @@ class Chains:
         to follow. The store still counts them: what it reserves meanwhile can go on in them."""
         self._sent = Sent()
         self._starts = 0
+
+    @property
+    def keyed(self) -> int:
+        """Of those that wait, how many belong to a key."""
+        return sum(pool.waiting.keyed for pool in self._pools.values())
 
     # --- start, end ---------------------------------------------------------------------------
 

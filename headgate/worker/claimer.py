@@ -35,8 +35,10 @@ _QUIET = 0.1
 """Seconds between two round trips that a bell asks for while there is no room anyway."""
 _LONGEST_GAP = 0.02
 _LONGEST_BACKOFF = 2.0
-_AHEAD = 8
+_AHEAD = 16
 """Jobs reserved at once, for each that may run."""
+_AHEAD_KEYED = 2
+"""The same for jobs of a key: who comes new waits for no more of another's than this."""
 _GATHERING = 0.005
 """Seconds for which ends may wait for others, while what follows them is here already."""
 
@@ -274,6 +276,7 @@ class Claimer:
             served=self._served,
             ahead=dict(self.chains.pace.short),
             ahead_room=ahead_room,
+            ahead_keyed=max(0, _AHEAD_KEYED * self._concurrency - self.chains.keyed),
             chains=self.chains.describe(places),
             fresh=self._news,
             again=self.runner.running > 0,
