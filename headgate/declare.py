@@ -136,6 +136,8 @@ class CommandDeclaration(TypedDict, total=False):
     aliases: Sequence[str]
     caps: Sequence[Cap]
     unique_for: float | timedelta | None
+    schedule: str | Schedule | None
+    timezone: str | None
 
 
 class TaskMaker(Protocol):
@@ -438,7 +440,7 @@ class Declaring:
         `concurrent_runs`. `retry_exit_codes`: of its `retries`, for which failures. The output
         is kept up to `max_output` bytes a run; with `separate_streams` it is known what went to
         stderr, but not in which order the two were written. `before` and `after` are called
-        round each run.
+        round each run. `schedule`: when it runs by itself, as for tasks.
         """
         known = CommandDeclaration.__annotations__
         if unknown := [option for option in options if option not in known]:
@@ -459,11 +461,14 @@ class Declaring:
             before=before,
             after=after,
         )
+        shared: dict[str, Any] = dict(options)
+        when, zone = shared.pop("schedule", None), shared.pop("timezone", None)
         chosen = TaskOptions(
-            timeout=max_execution, max_concurrent=None if concurrent_runs else 1, **options
+            timeout=max_execution, max_concurrent=None if concurrent_runs else 1, **shared
         )
         task = CommandTask(cast("App", self), name, made, chosen)
         self._keep(task)
+        self._schedule_task(task, when, zone)
         return task
 
     def on_worker_start(self, fn: F) -> F:

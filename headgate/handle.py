@@ -82,6 +82,17 @@ class JobHandle(Generic[R_co]):
         """`status` for code in an event loop."""
         return await in_thread(self.status)
 
+    def output(self) -> bytes:
+        """What the command of the job has written so far, over all its attempts."""
+        from headgate.commands.output import whole
+
+        self.record()  # or the reason why there is none
+        return whole(self._app.store, self.id)
+
+    async def aoutput(self) -> bytes:
+        """`output` for code in an event loop."""
+        return await in_thread(self.output)
+
     def cancel(self, reason: str = "") -> JobRecord:
         """Cancel the job: at once if it waits, else its code is told and stopped if it can be.
 

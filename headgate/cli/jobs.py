@@ -1,4 +1,4 @@
-"""`headgate jobs`: list, show, cancel, retry, and why a job waits."""
+"""`headgate jobs`: list, show, cancel, retry, and why a job waits. `output` has its own file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from headgate.cli import values
 from headgate.cli.frame import Frame, Verb, pass_frame
+from headgate.cli.output import output
 
 if TYPE_CHECKING:
     from headgate.jobs import AttemptRecord, JobFilter, JobRecord
@@ -64,7 +65,10 @@ def make_filter(
 
 @click.group()
 def jobs() -> None:
-    """List, show, cancel and retry jobs; why they wait."""
+    """List, show, cancel and retry jobs; why they wait; what their commands wrote."""
+
+
+jobs.add_command(output)
 
 
 @jobs.command("ls", cls=Verb)
