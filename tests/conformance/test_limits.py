@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.jobs import Finish, JobFilter, NewJob
+from headgate.jobs import Finish, JobFilter, NewJob, Retention
 from headgate.limits import Need, Needs
 from headgate.stores.protocol import Publication, SlotRequest
 
@@ -293,3 +293,27 @@ def test_a_group_named_by_its_job_is_the_same_group(rig: Rig) -> None:
     rig.pause("tenant")
     hand.end_all()
     assert {c.groups[0][0] for c in hand.claim()} == {"api"}
+
+
+def test_what_jobs_carried_is_forgotten_when_nobody_holds_it(rig: Rig) -> None:
+    def value(group: str) -> tuple[int | None, str]:
+        record = rig.store.values([group])[group]
+        return record.value, record.source
+
+    hand = rig.hand()
+    for group in ("held", "idle"):
+        rig.submit(needs=named(group), carried=((group, 1),))
+    held, idle = sorted(hand.claim(), key=lambda one: one.groups)
+    hand.end(idle)
+    rig.store.prune(Retention())
+    assert value("idle") == (1, "carried"), "not yet"
+    rig.clock.advance(4000)
+    rig.store.prune(Retention())
+    assert value("held") == (1, "carried")
+    assert value("idle") == (None, "none")
+    # The next job brings its own.
+    rig.submit(needs=named("idle"), carried=(("idle", 2),))
+    (again,) = hand.claim()
+    assert value("idle") == (2, "carried")
+    hand.end(held)
+    hand.end(again)

@@ -9,7 +9,7 @@ from headgate.errors import JobNotFound, StoreError
 from headgate.jobs import FINAL, AttemptRecord, JobFilter, JobRecord, Retention, State
 from headgate.limits import Needs, split_group
 from headgate.rates import RATE_SLOT
-from headgate.stores.relational import capping, events, moves
+from headgate.stores.relational import capping, events, moves, values
 from headgate.stores.relational.events import record
 from headgate.stores.relational.transaction import Row, Transaction
 
@@ -278,6 +278,7 @@ def prune(tx: Transaction, retention: Retention, limit: int) -> int:
                     tx.sql.outputs.prune, tx.sql.prune.finished, tx.sql.prune.jobs):  # fmt: skip
             tx.run(sql, params)
     tx.run(tx.sql.caps.forget, {"now": tx.now})
+    values.forget_carried(tx, limit)
     if retention.events is not None:
         events.forget(tx, tx.now - retention.events, limit)
     return len(jobs)

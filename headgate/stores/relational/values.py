@@ -20,6 +20,9 @@ from headgate.stores.protocol import Claim, LimitRecord, Publication, SlotRecord
 from headgate.stores.relational import rating
 from headgate.stores.relational.transaction import Row, Transaction
 
+CARRIED_FOR = 3600.0
+"""Seconds for which a value that a job brought is kept at least."""
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -278,6 +281,12 @@ def carry(tx: Transaction, group: str, value: int | None) -> None:
     """
     if tx.run(tx.sql.limits.carry, {"grp": group, "value": value, "at": tx.now}).rowcount:
         tx.ring("work")
+
+
+def forget_carried(tx: Transaction, limit: int) -> None:
+    """There may be as many as there are groups that ever were. Of one that nobody holds, the
+    next job brings the value again."""
+    tx.run(tx.sql.limits.forget_carried, {"before": tx.now - CARRIED_FOR, "limit": limit})
 
 
 def limit_record(tx: Transaction, values: Values, group: str) -> LimitRecord:

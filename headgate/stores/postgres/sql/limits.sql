@@ -71,3 +71,10 @@ WHERE epoch = headgate.epoch() AND token IS NOT NULL
 
 -- name: reservations
 SELECT grp, lane, job, units, ends, '' AS boot FROM headgate.reservations
+
+-- name: forget_carried
+DELETE FROM headgate.carried WHERE grp = ANY (ARRAY(
+    SELECT c.grp FROM headgate.carried c WHERE c.at <= :before AND NOT EXISTS (
+        SELECT 1 FROM headgate.slots s WHERE s.epoch = headgate.epoch() AND s.grp = c.grp AND s.token IS NOT NULL)
+    ORDER BY c.at LIMIT :limit
+))

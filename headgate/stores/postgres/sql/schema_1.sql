@@ -252,6 +252,7 @@ CREATE TABLE headgate.carried (
     value integer,
     at float8 NOT NULL
 );
+CREATE INDEX carried_at ON headgate.carried (at);
 
 -- A wide lane that waited too long gathers units in these groups.
 CREATE TABLE headgate.reservations (

@@ -66,3 +66,10 @@ WHERE grp IN (SELECT value FROM json_each(:groups))
 
 -- name: reservations
 SELECT grp, lane, job, units, ends, boot FROM reservations
+
+-- name: forget_carried
+DELETE FROM carried WHERE grp IN (
+    SELECT c.grp FROM carried c WHERE c.at <= :before AND NOT EXISTS (
+        SELECT 1 FROM slots s WHERE s.grp = c.grp AND s.token IS NOT NULL)
+    ORDER BY c.at LIMIT :limit
+)

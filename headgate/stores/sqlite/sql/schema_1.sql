@@ -225,6 +225,7 @@ CREATE TABLE carried (
     value INTEGER,
     at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX carried_at ON carried (at);
 
 -- A wide lane that waited too long gathers units in these groups.
 CREATE TABLE reservations (
