@@ -62,8 +62,8 @@ class _Hand:
             self.records.append(TickRecord(self.spec.name, tick.at, what, job, now, through, count))
 
     def _become(self, job: NewJob) -> tuple[str, str]:
-        # The run that was seen waiting may start while we decide. It starts after the moment of
-        # this tick in any case, and so stands for it.
+        # The run that waits is held where it is, so it starts after the moment of this tick and
+        # stands for it too.
         if self.waiting is not None and not self.spec.pile_up:
             return "merged", self.waiting
         if self.active is not None and self.spec.skip_if_running:
@@ -104,14 +104,37 @@ def _locked(tx: Transaction, tickings: Sequence[Ticking]) -> dict[str, _Hand]:
 
 
 def _see_runs(tx: Transaction, hands: dict[str, _Hand]) -> None:
+    waiting: dict[str, str] = {}
     for row in tx.rows(tx.sql.schedules.open_runs, {"names": names_text(sorted(hands))}):
-        hand = hands[row["schedule"]]
+        hand, job = hands[row["schedule"]], row["job"]
         if row["state"] == "over":
-            tx.run(tx.sql.schedules.drop_run, {"schedule": row["schedule"], "job": row["job"]})
+            tx.run(tx.sql.schedules.drop_run, {"schedule": row["schedule"], "job": job})
             continue
-        hand.active = row["job"]
-        if row["state"] == "waiting":
-            hand.waiting = row["job"]
+        hand.active = job
+        if row["state"] == "waiting" and not hand.spec.pile_up:
+            waiting[job] = row["schedule"]
+    # A claim that is under way is not seen: it would take a run from under this tick, begun before
+    # it. So each run is held in its place until our commit, or, if it cannot be, counts as begun.
+    for job in _held(tx, list(waiting)):
+        hands[waiting[job]].waiting = job
+
+
+def _held(tx: Transaction, jobs: list[str]) -> list[str]:
+    if not jobs:
+        return []
+    params = {"jobs": names_text(jobs)}
+    held = [
+        row["id"]
+        for sql in (
+            tx.sql.schedules.hold_ready,
+            tx.sql.schedules.hold_scheduled,
+            tx.sql.schedules.unrouted,
+        )
+        for row in tx.rows(sql, params)
+    ]
+    if held:
+        tx.ring("work")  # who wanted one meanwhile has passed it over
+    return held
 
 
 def _known(tx: Transaction, hands: dict[str, _Hand]) -> dict[str, set[float]]:

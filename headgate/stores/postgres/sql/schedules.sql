@@ -36,17 +36,39 @@ FOR UPDATE SKIP LOCKED
 -- name: lock_one
 SELECT name, spec FROM headgate.schedules WHERE name = :name FOR UPDATE
 
--- The runs that may not be over, oldest first, and how each of them is.
+-- The runs that may not be over, oldest first, and how each of them is. One that a worker has
+-- reserved may have started without the store knowing yet.
 -- name: open_runs
 SELECT r.schedule, r.job::text AS job,
        CASE WHEN j.n IS NULL OR f.job IS NOT NULL THEN 'over'
-            WHEN x.job IS NOT NULL AND NOT x.reserved THEN 'running'
+            WHEN x.job IS NOT NULL THEN 'running'
             ELSE 'waiting' END AS state
 FROM headgate.schedule_runs r
 LEFT JOIN headgate.jobs j ON j.id = r.job
 LEFT JOIN headgate.finished f ON f.job = j.n
 LEFT JOIN headgate.running x ON x.job = j.n
-WHERE r.schedule = ANY (ARRAY(SELECT json_array_elements_text(:names::json))) ORDER BY r.schedule, r.job
+WHERE r.schedule = ANY (ARRAY(SELECT json_array_elements_text(:names::json)))
+ORDER BY r.schedule, r.job
+
+-- Of these jobs, those that are in line and that nobody is claiming right now; nobody can until the
+-- end of the transaction.
+-- name: hold_ready
+SELECT j.id::text AS id FROM headgate.jobs j
+JOIN headgate.ready q ON q.queue = j.queue AND q.priority = j.priority AND q.band = j.band
+    AND q.turn = j.turn AND q.lane = j.lane AND q.place = j.place AND q.job = j.n
+WHERE j.id = ANY (ARRAY(SELECT json_array_elements_text(:jobs::json))::uuid[])
+FOR UPDATE OF q SKIP LOCKED
+
+-- The same for those that are not due yet: a claim puts into line what is due, and takes it.
+-- name: hold_scheduled
+SELECT j.id::text AS id FROM headgate.jobs j JOIN headgate.scheduled q ON q.job = j.n
+WHERE j.id = ANY (ARRAY(SELECT json_array_elements_text(:jobs::json))::uuid[])
+FOR UPDATE OF q SKIP LOCKED
+
+-- Those that wait for somebody to say what they need: to be claimed takes two more transactions.
+-- name: unrouted
+SELECT j.id::text AS id FROM headgate.jobs j JOIN headgate.unrouted q ON q.task = j.task AND q.job = j.n
+WHERE j.id = ANY (ARRAY(SELECT json_array_elements_text(:jobs::json))::uuid[])
 
 -- name: add_run
 INSERT INTO headgate.schedule_runs (schedule, job) VALUES (:schedule, :job::text::uuid)

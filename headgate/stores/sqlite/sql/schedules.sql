@@ -35,17 +35,37 @@ WHERE name IN (SELECT value FROM json_each(:names)) ORDER BY name
 -- name: lock_one
 SELECT name, spec FROM schedules WHERE name = :name
 
--- The runs that may not be over, oldest first, and how each of them is.
+-- The runs that may not be over, oldest first, and how each of them is. One that a worker has
+-- reserved may have started without the store knowing yet.
 -- name: open_runs
 SELECT r.schedule, r.job,
        CASE WHEN j.n IS NULL OR f.job IS NOT NULL THEN 'over'
-            WHEN x.job IS NOT NULL AND x.reserved = 0 THEN 'running'
+            WHEN x.job IS NOT NULL THEN 'running'
             ELSE 'waiting' END AS state
 FROM schedule_runs r
 LEFT JOIN jobs j ON j.id = r.job
 LEFT JOIN finished f ON f.job = j.n
 LEFT JOIN running x ON x.job = j.n
-WHERE r.schedule IN (SELECT value FROM json_each(:names)) ORDER BY r.schedule, r.job
+WHERE r.schedule IN (SELECT value FROM json_each(:names))
+ORDER BY r.schedule, r.job
+
+-- Of these jobs, those that are in line and that nobody is claiming right now; nobody can until the
+-- end of the transaction.
+-- name: hold_ready
+SELECT j.id FROM jobs j
+JOIN ready q ON q.queue = j.queue AND q.priority = j.priority AND q.band = j.band
+    AND q.turn = j.turn AND q.lane = j.lane AND q.place = j.place AND q.job = j.n
+WHERE j.id IN (SELECT value FROM json_each(:jobs))
+
+-- The same for those that are not due yet: a claim puts into line what is due, and takes it.
+-- name: hold_scheduled
+SELECT j.id FROM jobs j JOIN scheduled q ON q.job = j.n
+WHERE j.id IN (SELECT value FROM json_each(:jobs))
+
+-- Those that wait for somebody to say what they need: to be claimed takes two more transactions.
+-- name: unrouted
+SELECT j.id FROM jobs j JOIN unrouted q ON q.task = j.task AND q.job = j.n
+WHERE j.id IN (SELECT value FROM json_each(:jobs))
 
 -- name: add_run
 INSERT INTO schedule_runs (schedule, job) VALUES (:schedule, :job)
