@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from headgate.jobs import CapUse, NewJob, Retention, Submitted
+from headgate.jobs import CapUse, Finish, NewJob, Retention, Submitted
 from headgate.stores.protocol import Exchange
 from tests.conformance.conftest import Rig
 
@@ -99,8 +100,6 @@ def test_cancelled_expired_lost_and_pruned_jobs_leave_no_place_behind(rig: Rig) 
     rig.hands.remove(dying)
     assert rig.state(lost.id) == "failed"
     for fd in dying.fds:
-        import os
-
         os.close(fd)
     assert one(rig, cap(1)).refused is None
     (claimed,) = rig.hand().claim()
@@ -440,8 +439,6 @@ def test_a_follow_up_that_does_not_fit_leaves_the_attempt_running(rig: Rig) -> N
     worker = rig.hand()
     (claimed,) = worker.claim()
     follow = (NewJob("task"), NewJob("task", caps=(cap(1, group="full"),)))
-    from headgate.jobs import Finish
-
     got = rig.store.exchange(
         Exchange(worker.id, [Finish(claimed.token, "succeeded", followups=follow)])
     )

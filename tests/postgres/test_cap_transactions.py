@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from headgate.errors import SubmitConflict
+from headgate.errors import IdempotencyConflict, SubmitConflict
 from headgate.jobs import CapUse, NewJob, Submitted
 from headgate.stores import open_store
 from headgate.stores.postgres.url import parse
@@ -431,8 +431,6 @@ def test_who_stands_above_a_lowered_cap_moves_down_under_an_open_rival(rig: Rig)
 
 
 def test_an_idempotency_conflict_leaves_nothing_and_the_transaction_goes_on(rig: Rig) -> None:
-    from headgate.errors import IdempotencyConflict
-
     rig.store.submit([NewJob("task", '{"a":1}', idempotency_key="k")])
     with Caller(rig) as caller:
         jobs = [
