@@ -121,6 +121,8 @@ class JobDeclaration(TypedDict, total=False):
     unique_key: Key
     one_per: str | None
     cap_at_submit: bool | Policy
+    schedule: str | Schedule | None
+    timezone: str | None
 
 
 class CommandDeclaration(TypedDict, total=False):

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from headgate.stores.protocol import ScheduleRecord, ScheduleSpec, Store, TickRecord
 
 SHOWN = 10
+LATE = 60.0
+"""Seconds after which a tick that nobody has recorded says that nobody ticks."""
 
 
 @click.group()
@@ -27,14 +29,13 @@ def list_schedules(frame: Frame) -> None:
     from headgate.cli import show
 
     store = frame.store()
-    found = store.schedules()
+    found, now = store.schedules(), store.now()
     if frame.as_json:
-        frame.print_json({"schedules": [_data(one) for one in found]})
+        frame.print_json({"schedules": [_data(one, now) for one in found]})
         return
     if not found:
         show.note("no worker has declared a schedule yet")
         return
-    now = store.now()
     rows = [
         (
             one.spec.name,
@@ -43,7 +44,7 @@ def list_schedules(frame: Frame) -> None:
             _task(one.spec),
             show.short(frame, one.next_at, now) or "-",
             show.short(frame, one.last_run_at, now) or "-",
-            _state(one),
+            _state(one, now),
         )
         for one in found
     ]
@@ -65,7 +66,7 @@ def show_schedule(frame: Frame, name: str, limit: int) -> None:
     found = _find(store, name)
     ticks = store.ticks(name, limit)
     if frame.as_json:
-        frame.print_json({**_data(found), "ticks": [_tick(tick) for tick in ticks]})
+        frame.print_json({**_data(found, store.now()), "ticks": [_tick(tick) for tick in ticks]})
         return
     spec, now = found.spec, store.now()
     show.fields(
@@ -75,7 +76,7 @@ def show_schedule(frame: Frame, name: str, limit: int) -> None:
             ("when", spec.when),
             ("zone", spec.timezone),
             ("task", _task(spec)),
-            ("state", _state(found)),
+            ("state", _state(found, now)),
             ("next", show.when(found.next_at, now)),
             ("last tick", show.when(found.last_at, now)),
             ("last run", show.when(found.last_run_at, now)),
@@ -214,7 +215,7 @@ def _set(frame: Frame, name: str, paused: bool, reason: str) -> None:
     store = frame.store()
     store.pause_schedule(name, paused, by=me(), reason=reason)
     if frame.as_json:
-        frame.print_json(_data(_find(store, name)))
+        frame.print_json(_data(_find(store, name), store.now()))
     else:
         click.echo(f"schedule {name} is {'paused' if paused else 'resumed'}")
 
@@ -225,7 +226,7 @@ def _task(spec: ScheduleSpec) -> str:
     return task_of(spec.job)
 
 
-def _state(found: ScheduleRecord) -> str:
+def _state(found: ScheduleRecord, now: float) -> str:
     if found.paused:
         by = f" by {found.paused_by}" if found.paused_by else ""
         return f"paused{by}" + (f": {found.reason}" if found.reason else "")
@@ -233,6 +234,9 @@ def _state(found: ScheduleRecord) -> str:
         return "orphaned: no worker declares it"
     if found.planned and found.next_at is None:
         return "ended"
+    due = found.next_at if found.planned else found.since
+    if due is not None and due < now - LATE:
+        return "late: is a worker there?"
     return "active"
 
 
@@ -251,7 +255,7 @@ def _local(at: float, spec: ScheduleSpec) -> str:
     return datetime.fromtimestamp(at, find_zone(spec.timezone)).isoformat()
 
 
-def _data(found: ScheduleRecord) -> dict[str, Any]:
+def _data(found: ScheduleRecord, now: float) -> dict[str, Any]:
     from headgate.cli.data import moment
 
     spec = found.spec
@@ -260,7 +264,7 @@ def _data(found: ScheduleRecord) -> dict[str, Any]:
         "when": spec.when,
         "timezone": spec.timezone,
         "task": _task(spec),
-        "state": _state(found).partition(":")[0].partition(" ")[0],
+        "state": _state(found, now).partition(":")[0].partition(" ")[0],
         "next_at": moment(found.next_at),
         "last_at": moment(found.last_at),
         "last_run_at": moment(found.last_run_at),

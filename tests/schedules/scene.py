@@ -13,6 +13,7 @@ from headgate.execlog import recording
 from headgate.schedules.rounds import Rounds
 
 COUNT = int(os.environ.get("HEADGATE_TEST_SCHEDULES", "30"))
+SECONDS = float(os.environ.get("HEADGATE_TEST_SECONDS", "0.05"))
 WHEN = os.environ.get("HEADGATE_TEST_WHEN", "* * * * * *")
 
 app = App()
@@ -33,7 +34,7 @@ async def quick(ctx: Context) -> None:
 def slow(ctx: Context) -> None:
     """One at a time for all its schedules: their ticks find runs that wait, and are merged."""
     _log(ctx)
-    time.sleep(0.05)
+    time.sleep(SECONDS)
 
 
 for n in range(COUNT):

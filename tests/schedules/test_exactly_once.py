@@ -41,11 +41,13 @@ class Size:
     kills: int
     ticks: int
     """At least so many."""
+    slow: float
+    """Seconds of a run of which there is one at a time: more than there is time for."""
     schedulers: int = 5
 
 
-SHORT = Size(schedules=30, when="* * * * * *", seconds=5, kills=8, ticks=120)
-LONG = Size(schedules=1000, when="* * * * * H/20", seconds=185, kills=24, ticks=5000)
+SHORT = Size(schedules=30, when="* * * * * *", seconds=5, kills=8, ticks=120, slow=0.05)
+LONG = Size(schedules=1000, when="* * * * * H/20", seconds=185, kills=24, ticks=5000, slow=0.1)
 
 
 @dataclass
@@ -160,7 +162,7 @@ class Stage:
             assert attempt.started_at >= tick.at, f"{tick} was merged into a run that ran"
 
     def wait_done(self, count: int) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self.app.store.count(JobFilter(states=FINAL), limit=1_000_000) < count:
             assert time.monotonic() < deadline, "not all runs are over"
             time.sleep(0.1)
@@ -181,6 +183,7 @@ def stage(
         "HEADGATE_TEST_LOG": str(tmp_path / "execution.log"),
         "HEADGATE_TEST_SCHEDULES": str(size.schedules),
         "HEADGATE_TEST_WHEN": size.when,
+        "HEADGATE_TEST_SECONDS": str(size.slow),
         "HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS": "10",
     }.items():
         monkeypatch.setenv(name, value)
