@@ -46,5 +46,9 @@ def why_not(error: Exception, argv: Sequence[str], cwd: str | None) -> NotStarte
         return NotStarted(NOT_FOUND, f"no program {program!r} is there{where}")
     if isinstance(error, PermissionError):
         return NotStarted(NOT_RUNNABLE, f"{program!r} may not be executed: {error.strerror}")
+    if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+        return NotStarted(
+            NOT_RUNNABLE, f"{program!r} is no program: a script begins with #!/bin/sh"
+        )
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return NotStarted(NOT_RUNNABLE, f"{program!r}: {text}")
