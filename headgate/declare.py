@@ -317,11 +317,10 @@ class Declaring:
 
     def _schedule_task(self, task: Task[..., Any], when: object, zone: str | None) -> None:
         """A task with a schedule of its own, of its own name."""
-        from headgate.schedules.book import own_schedule
+        if when is not None or zone is not None:
+            from headgate.schedules.book import own_schedule
 
-        found = None if when is None and zone is None else own_schedule(task, when, zone)
-        if found is not None:
-            self._keep_schedule(found)
+            self._keep_schedule(own_schedule(task, when, zone))
 
     def schedule(
         self,

@@ -22,6 +22,11 @@ SAFETY = 10.0
 _REMEMBERED = 10_000
 _EARLY = 0.002
 """Timers are not exact: a look a moment too early would find nothing, and look again."""
+_APART = 0.02
+"""Seconds over which those who wake for the same tick are spread: most then find it done, by a look
+that writes nothing."""
+_CONTENDED = 0.005
+_LONGEST = 1.0
 
 
 class Rounds:
@@ -33,6 +38,8 @@ class Rounds:
         self._bad: dict[str, str] = {}
         """By name, the digest of what cannot be read here."""
         self.ticked = 0
+        self._vain = 0
+        """Rounds in a row in which all that was due was in somebody else's hands."""
 
     def changed(self) -> None:
         """Schedules may be others than before."""
@@ -42,9 +49,11 @@ class Rounds:
         """Tick what is due; seconds until there may be more. The work of one round is bounded."""
         due = self._store.due_schedules(SEEN_AT_ONCE, frozenset(self._bad))
         if not due.schedules:
+            self._vain = 0
             if due.next_at is None:
                 return SAFETY
-            return min(max(0.0, due.next_at - due.now) + _EARLY, SAFETY)
+            wait = max(0.0, due.next_at - due.now) + _EARLY + random.uniform(0.0, _APART)  # noqa: S311
+            return min(wait, SAFETY)
         try:
             tickings = self._plan(due.schedules, due.now)
         except SchedulesMissing as error:
@@ -57,8 +66,14 @@ class Rounds:
         done = 0
         for piece in pieces:
             done += self._tick(piece)
-        # Nothing to do though it was due: somebody else is at it, and commits in a moment.
-        return 0.0 if done else random.uniform(0.005, 0.03)  # noqa: S311 - no secret
+        if done:
+            self._vain = 0
+            return 0.0
+        # Somebody else is at it, and commits in a moment; or hangs, and is not to be waited for
+        # by asking a hundred times a second.
+        self._vain += 1
+        longest = min(_CONTENDED * 2**self._vain, _LONGEST)
+        return random.uniform(_CONTENDED, longest)  # noqa: S311 - no secret
 
     def _tick(self, tickings: Sequence[Ticking]) -> int:
         records = self._store.tick(tickings)

@@ -163,5 +163,6 @@ WHERE name = :name
 
 -- name: prune
 DELETE FROM headgate.ticks WHERE (schedule, at) IN (
-    SELECT schedule, at FROM headgate.ticks WHERE recorded_at <= :before ORDER BY recorded_at LIMIT :limit
+    SELECT schedule, at FROM headgate.ticks WHERE recorded_at <= :before
+    ORDER BY recorded_at LIMIT :limit FOR UPDATE SKIP LOCKED
 )
