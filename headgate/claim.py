@@ -168,7 +168,8 @@ class Room:
             return True
         return all(any(name in self._served for name, _, _ in m) for m in band.one_of)
 
-    def _picks(self, name: str) -> bool:
+    def picks(self, name: str) -> bool:
+        """May this limit be picked from a one-of here?"""
         return self._served is None or name in self._served
 
     def is_full(self, name: str) -> bool:
@@ -192,7 +193,7 @@ class Room:
         for members in band.one_of:
             block = None
             for name, keyed, units in members:
-                if not self._picks(name):
+                if not self.picks(name):
                     continue
                 cause = None if keyed else self.group(name).refuses(units)
                 if cause is None or cause in PARTIAL:
@@ -219,7 +220,7 @@ class Room:
             best_rank: tuple[int, float] = (0, 0.0)
             block: Block | None = None
             for member in members:
-                if not self._picks(member.limit):
+                if not self.picks(member.limit):
                     continue
                 group = self.group(member.group)
                 if cause := group.refuses(member.units, lane, spread=spread):
@@ -287,7 +288,7 @@ class Room:
 
         chosen = list(needs.all)
         for members in needs.one_of:
-            here = [m for m in members if self._picks(m.limit)]
+            here = [m for m in members if self.picks(m.limit)]
             chosen.append(max((m for m in here if hopeful(m)), key=rank, default=members[0]))
         if not all(map(hopeful, chosen)):
             return []

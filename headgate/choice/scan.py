@@ -260,7 +260,11 @@ class Feed:
         How many there were."""
         chooser = self.scan.chooser
         while chooser.hops > 0 and (lane := next(self._fresh, None)) is not None:
-            self.scan.rotation.remember_lane(self.turn, lane.key.band, lane.key.lane)
+            if chooser.hops <= 0:
+                # The budget ends here, and the next claim goes on with the lane after this one.
+                # Otherwise it begins after the one served last: a look at lanes that are all
+                # shut by a full group must not carry it once round, to the same ones again.
+                self.scan.rotation.remember_lane(self.turn, lane.key.band, lane.key.lane)
             if lane.take(1):
                 self._open.append(lane)
                 return 1
@@ -277,17 +281,20 @@ class Feed:
 
     def _lanes(self) -> Iterator[WaitingLane]:
         """Every lane of the turn once, beginning after the one served last."""
-        bands = self.scan.bands_of[self.turn]
+        bands = sorted(self.scan.bands_of[self.turn])
         last = self.scan.rotation.lanes.get(self.turn)
-        if last is None or last[0] not in bands:
+        if last is None:
             for band in bands:
                 yield from self._range(band, None, None)
             return
-        i = bands.index(last[0])
-        yield from self._range(last[0], last[1], None)
-        for band in bands[i + 1 :] + bands[:i]:
+        # The band served last may be shut by what was started of it: the circle goes on from
+        # where it stood all the same, or those at its end would never have their turn.
+        if last[0] in bands:
+            yield from self._range(last[0], last[1], None)
+        for band in [b for b in bands if b > last[0]] + [b for b in bands if b < last[0]]:
             yield from self._range(band, None, None)
-        yield from self._range(last[0], None, last[1])
+        if last[0] in bands:
+            yield from self._range(last[0], None, last[1])
 
     def _range(self, band: str, after: str | None, upto: str | None) -> Iterator[WaitingLane]:
         scan = self.scan

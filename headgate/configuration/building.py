@@ -40,6 +40,7 @@ def rebuild(app: App, scheduled: Scheduled, runs: Runs) -> None:
     try:
         declare(app, scheduled, runs)
         app.publication("")  # whatever cannot be resolved is told now
+        app.declared_schedules("")
     except BaseException:
         tasks, schedules, app._book, config, runs.scheduled = before
         app.tasks.clear()
@@ -88,7 +89,7 @@ def _declare_job(app: App, scheduled: Scheduled, runs: Runs, job: JobConfig) -> 
     if job.notify:
         task.on_aborted = LOST
     if job.schedule is not None:
-        app.schedule(job.name, task.call(trigger="schedule"), job.schedule, source="file")
+        app.schedule(job.name, task.call(), job.schedule, source="file")
 
 
 def own_limit(job: JobConfig, scheduled: Scheduled) -> Limit | None:

@@ -14,9 +14,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headgate.jobs import JobFilter, JobRecord, State
+from headgate.schedules.template import tick_of
 from headgate.stores.protocol import Store
 
 DEFAULT_PATH = "/usr/bin:/bin"
@@ -173,24 +174,23 @@ def past_run(record: JobRecord) -> PastRun:
     start = record.started_at if record.started_at is not None else record.created_at
     return PastRun(
         run_id=record.id,
-        schedule_time=schedule_time(record.args, record.run_at, record.created_at),
+        schedule_time=schedule_time(record),
         start_time=start,
         stop_time=record.finished_at if record.finished_at is not None else start,
         exit_code=exit_code(record),
     )
 
 
-def schedule_time(args: str, run_at: float | None, created_at: float) -> float:
-    """When the run was due: what it carries, else when it was to run."""
-    try:
-        told: Any = json.loads(args)
-    except ValueError:
-        told = None
-    if isinstance(told, dict):
-        moment: object = told.get("schedule_time")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        if isinstance(moment, int | float):
-            return float(moment)
-    return run_at if run_at is not None else created_at
+def schedule_time(record: JobRecord) -> float:
+    """When the run was due: its tick, what its trigger said, else when it could have started."""
+    tick = tick_of(record.options)
+    if tick is not None:
+        return tick[1]
+    told: Any = json.loads(record.args)
+    moment: object = cast("dict[str, Any]", told).get("schedule_time")
+    if isinstance(moment, int | float):
+        return float(moment)
+    return record.run_at if record.run_at is not None else record.created_at
 
 
 def exit_code(record: JobRecord) -> int:

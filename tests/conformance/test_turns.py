@@ -7,7 +7,7 @@ from collections import Counter
 
 from headgate.limits import Need, Needs
 
-from .conftest import Rig, need, share
+from .conftest import Rig, need, one_of, share
 
 
 def turns(claimed: list) -> list[str]:
@@ -332,3 +332,34 @@ def test_queue_weights_hold_when_one_place_becomes_free_at_a_time(rig: Rig) -> N
         queues.append(claimed.queue)
         hand.end(claimed)
     assert [queues.count(q) for q in "abc"] == [30, 10, 20]
+
+
+def test_tasks_that_share_a_full_group_take_turns(rig: Rig) -> None:
+    """Each has a limit of its own beside the group: one that runs is passed over, and all are
+    when the group is full; neither may begin the circle anew."""
+    names = ["t1", "t2", "t3", "t4", "t5"]
+    rig.declare(shared=2, **dict.fromkeys(names, 1))
+    for name in names:
+        rig.submit(10, task=name, needs=Needs((Need(name), Need("shared"))))
+    hand = rig.hand(tasks=names)
+    running = hand.claim()
+    started = [claimed.task for claimed in running]
+    while len(started) < 20:
+        hand.end(running.pop(0))
+        new = hand.claim()
+        running += new
+        started += [claimed.task for claimed in new]
+        assert len(running) == 2
+    assert set(Counter(started).values()) == {4}
+
+
+def test_a_worker_that_serves_some_groups_picks_only_those(rig: Rig) -> None:
+    rig.declare(host_a=2, host_b=1, host_c=1)
+    rig.submit(6, needs=one_of("host-a", "host-b"))
+    rig.submit(2, needs=one_of("host-c"), task="other")
+    rig.submit(1, task="wide")
+    here = rig.hand().claim(served=frozenset(("host-b",)))
+    assert sorted((c.task, c.picked) for c in here) == [("task", ("host-b",)), ("wide", ())]
+    elsewhere = rig.hand().claim(served=frozenset(("host-a", "host-c")))
+    assert Counter(c.picked for c in elsewhere) == {("host-a",): 2, ("host-c",): 1}
+    assert rig.hand().claim() == []

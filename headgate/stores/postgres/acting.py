@@ -50,7 +50,7 @@ def parameters(
     f = exchange.finishes
     r = exchange.progress
     keys = order.lanes
-    groups, needs = _needs(order)
+    groups, needs = _needs(order, room)
     return (
         exchange.worker, op,
         arrays.numbers(x.token for x in f), arrays.texts(x.outcome for x in f),
@@ -75,7 +75,7 @@ def parameters(
     )  # fmt: skip
 
 
-def _needs(order: Order) -> tuple[list[str], list[list[int]]]:
+def _needs(order: Order, room: Room | None) -> tuple[list[str], list[list[int]]]:
     """The groups, and per need: its lane, its choice, its group and its units."""
     groups: dict[str, int] = {}
     columns: list[list[int]] = [[], [], [], []]
@@ -85,7 +85,12 @@ def _needs(order: Order) -> tuple[list[str], list[list[int]]]:
             continue
         needs = needs_of(key.band, key.lane)
         choices = [(0, need) for need in needs.all]
-        choices += [(i, need) for i, m in enumerate(needs.one_of, 1) for need in m]
+        choices += [
+            (i, need)
+            for i, m in enumerate(needs.one_of, 1)
+            for need in m
+            if room is None or room.picks(need.limit)
+        ]
         for choice, need in choices:
             group = groups.setdefault(need.group, len(groups) + 1)
             for column, cell in zip(columns, (number, choice, group, need.units), strict=True):
