@@ -28,6 +28,7 @@ from headgate.errors import HeadgateError
 from headgate.jobclass import Job, task_of
 from headgate.jobs import Claimed, JobFilter, JobRecord, NewJob, Outcome, Progress, new_id
 from headgate.options import seconds
+from headgate.schedules.rounds import Rounds
 from headgate.stores.protocol import Claim, Exchange, NewWorker
 from headgate.tasks import Task
 from headgate.threads import in_thread
@@ -130,6 +131,26 @@ def drain(app: App, *, advance: bool = False, max_attempts: int = 10_000) -> Dra
 async def adrain(app: App, *, advance: bool = False, max_attempts: int = 10_000) -> Drained:
     """`drain` for tests that run in an event loop; the jobs run in a loop of their own."""
     return await in_thread(drain, app, advance=advance, max_attempts=max_attempts)
+
+
+def tick(app: App) -> int:
+    """Submit by the clock of the app what it has scheduled and is due, as every worker does; how
+    many ticks there were.
+
+    >>> app = memory_app(clock=TestClock(start=0.0))
+    >>> @app.task(schedule="*/10 * * * *")
+    ... def tidy() -> None: ...
+    >>> tick(app)
+    0
+    >>> app.clock.advance(600)
+    >>> tick(app), drain(app).succeeded
+    (1, 1)
+    """
+    app.store.declare_schedules(app.declared_schedules("testing"))
+    rounds = Rounds(app.store)
+    while rounds.round() == 0:
+        continue
+    return rounds.ticked
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def expand(text: str, index: int, field: str, name: str) -> str:
     """A field of a cron expression with every `H` and `R` in it replaced by what they are.
 
     >>> expand("H H * * *", 0, "H/15", "nightly")
-    '3-59/15'
+    '6-59/15'
     >>> expand("H H * * *", 1, "H(0-5)", "nightly")
     '3'
     """
