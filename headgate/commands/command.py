@@ -56,9 +56,10 @@ class Setting:
 
 Before = Callable[[CommandRun], Setting | None]
 """Called in a thread before the run; what it raises fails the attempt."""
-After = Callable[[CommandRun, int], None]
+After = Callable[[CommandRun, int], object]
 """Called in a thread with the exit code, when nothing of the run is alive any more and before
-its end is told. An error in it fails a run that ended well."""
+its end is told. What it gives, if anything, is the result of a run that ended well, in place of
+the exit code; an error in it fails such a run."""
 
 
 @dataclass(frozen=True, slots=True)

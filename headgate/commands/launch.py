@@ -77,8 +77,8 @@ async def launch(
     environment: Mapping[str, str] | None,
     trigger: str,
     schedule_time: float | None,
-) -> int:
-    """Run the command; 0, or `CommandFailed` with its exit code."""
+) -> object:
+    """Run the command; 0 or what `after` makes of it, or `CommandFailed` with its exit code."""
     launcher = _launcher.get() or LocalLauncher()
     run = CommandRun(
         name=name,
@@ -118,11 +118,12 @@ async def launch(
             error.code,
             again=command.may_retry(error.code),
         ) from None
+    kept: object = None
     if command.after is not None:
-        await in_thread(command.after, run, code)
+        kept = await in_thread(command.after, run, code)
     if code != 0:
         raise failed(name, command, code, launcher.last_line())
-    return code
+    return code if kept is None else kept
 
 
 def told(run: CommandRun) -> dict[str, str]:

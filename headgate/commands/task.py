@@ -61,7 +61,7 @@ def _runner(name: str, command: Command) -> Callable[..., Any]:
         environment: Mapping[str, str] | None = None,
         trigger: str = "",
         schedule_time: float | None = None,
-    ) -> int:
+    ) -> Any:
         return await launch(
             *(name, command, ctx, tuple(arguments), environment, trigger, schedule_time)
         )

@@ -101,14 +101,13 @@ class Runs:
 
     def after(self, job: JobConfig, run: CommandRun, code: int) -> Any:
         """What the run wants to be known of it; its directory goes if it left nothing there."""
-        del code
         directory = self.directory(job.name, run.job)
         found = read_return_data(directory)
         try:
             directory.rmdir()
         except OSError:
             pass  # it holds something: kept as long as the job is
-        return found
+        return None if found is None else {"exit_code": code, "return_data": found}
 
     # --- how it ended -------------------------------------------------------------------------
 

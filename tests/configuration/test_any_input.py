@@ -28,10 +28,9 @@ from headgate.errors import DeclarationError
 from headgate.schedules.schedule import Schedule
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
-many = settings(
-    max_examples=10_000 if FULL else 120,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+patient = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(patient, max_examples=10_000 if FULL else 120)
+some = settings(patient, max_examples=2_000 if FULL else 80)
 
 names = st.one_of(st.sampled_from(["a", "b", "host-a", "x y", "a.b", "..", "", "a/b"]), st.text())
 scalars = st.one_of(
@@ -128,7 +127,7 @@ def test_any_json(folder: Path, data: Any) -> None:
     judged(file)
 
 
-@many
+@some
 @given(data=configurations)
 def test_any_yaml(folder: Path, data: Any) -> None:
     file = folder / "any.yaml"
@@ -136,7 +135,7 @@ def test_any_yaml(folder: Path, data: Any) -> None:
     judged(file)
 
 
-@many
+@some
 @given(data=st.fixed_dictionaries({"jobs": st.dictionaries(names, job, max_size=3)}))
 def test_any_toml(folder: Path, data: Any) -> None:
     file = folder / "headgate.toml"
@@ -147,7 +146,7 @@ def test_any_toml(folder: Path, data: Any) -> None:
     judged(file)
 
 
-@many
+@some
 @given(
     raw=st.one_of(st.binary(), st.text().map(lambda text: text.encode("utf-8", "replace"))),
     kind=st.sampled_from(["headgate.toml", "a.json", "a.yaml"]),
@@ -198,7 +197,7 @@ def test_any_trigger(data: Any, kind: str) -> None:
         assert found.schedule_time is None or found.schedule_time >= 0
 
 
-@many
+@some
 @given(raw=st.binary(), kind=st.sampled_from(["json", "yaml"]))
 def test_any_bytes_as_a_trigger(raw: bytes, kind: str) -> None:
     try:
@@ -219,7 +218,7 @@ crontab_lines = st.one_of(
 )
 
 
-@many
+@some
 @given(rows=st.lists(crontab_lines, max_size=5), system=st.booleans())
 def test_any_crontab_becomes_a_configuration_that_can_be_used(
     folder: Path, rows: list[str], system: bool
@@ -234,7 +233,7 @@ def test_any_crontab_becomes_a_configuration_that_can_be_used(
     assert len(scheduled.jobs) == len(found.entries)
 
 
-@many
+@some
 @given(data=configurations)
 def test_any_dsari_configuration_that_can_be_used_can_be_imported(folder: Path, data: Any) -> None:
     """And means the same afterwards."""

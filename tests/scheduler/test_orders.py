@@ -1,0 +1,160 @@
+"""Signals: reload, status, stop; and what happens when the configuration is wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+
+from tests.scheduler.stage import RECORDER, Stage
+from tests.scheduler.test_runs import ended, trigger
+from tests.worker.site import wait_until
+
+
+def test_a_reload_takes_what_is_new_and_leaves_what_runs(stage: Stage) -> None:
+    stage.write(
+        {
+            "jobs": {
+                "goes-on": {"command": [*RECORDER, "3"], "schedule": "* * * * * *"},
+                "goes": {"command": ["true"], "schedule": "* * * * * *"},
+            }
+        }
+    )
+    tree = stage.start()
+    wait_until(stage.starts, 20, "a run")
+    ended(stage, "goes")
+    stage.write(
+        {
+            "jobs": {
+                "goes-on": {"command": [*RECORDER, "3"]},
+                "comes": {"command": ["true"], "schedule": "* * * * * *"},
+            }
+        }
+    )
+    tree.signal(signal.SIGHUP)
+    ended(stage, "comes", 2)
+    assert "the configuration was reloaded: 2 jobs" in tree.output()
+    first = ended(stage, "goes-on")[0]
+    assert (first.state, first.attempt) == ("succeeded", 1)
+    tree.signal(signal.SIGTERM)
+    assert tree.wait() == 0
+    report = stage.judge({"jobs": {"goes-on": {}, "goes": {}, "comes": {}}}, {})
+    assert not report.over
+    assert not report.doubled
+    # What was taken out has no further runs: nothing of it was left behind to tick.
+    with stage.store() as store:
+        names = {schedule.spec.name for schedule in store.schedules() if not schedule.orphaned}
+    assert "comes" in names
+    assert "goes-on" not in names
+
+
+def test_a_bad_configuration_on_reload_changes_nothing_and_is_reported(stage: Stage) -> None:
+    stage.write({"jobs": {"a": {"command": ["true"], "schedule": "* * * * * *"}}})
+    tree = stage.start()
+    before = len(ended(stage, "a"))
+    for content, told in (
+        ('{"jobs": {"a": {"command": []}, "b": {}}}', "jobs.b: command is missing"),
+        ("{", "dsari.json:1: not valid JSON"),
+        (None, "no such file"),
+    ):
+        if content is None:
+            stage.file.unlink()
+        else:
+            stage.file.write_text(content)
+        tree.signal(signal.SIGHUP)
+        wait_until(lambda: told in tree.output(), 20, told)  # noqa: B023
+    assert tree.output().count("was not reloaded") == 3
+    ended(stage, "a", before + 2)
+    assert tree.stop() == 0
+
+
+def test_status_tells_every_run_every_wait_and_every_group(stage: Stage) -> None:
+    stage.write(
+        {
+            "jobs": {
+                "holds": {"command": ["sleep", "60"], "concurrency_groups": ["one"]},
+                "waits": {"command": ["true"], "concurrency_groups": ["one"]},
+                "later": {"command": ["true"]},
+            },
+            "shutdown_kill_runs": True,
+        }
+    )
+    tree = stage.start()
+    trigger(stage, "holds")
+    stage.wait_for(lambda store: store.groups() and store.group("one")[1], why="one is held")
+    trigger(stage, "waits")
+    trigger(stage, "later", {"schedule_time": time.time() + 3600})
+    wait_until(lambda: len(stage.runs()) == 3, 20, "three runs")
+    tree.signal(signal.SIGQUIT)
+    wait_until(lambda: "concurrency group one" in tree.output(), 20, "status")
+    lines = tree.output().splitlines()
+    assert [line for line in lines if line.startswith("[holds ") and "running for" in line]
+    (blocked,) = [line for line in lines if line.startswith("[waits ")]
+    assert "blocked for" in blocked
+    assert "one" in blocked
+    assert [line for line in lines if line.startswith("[later ") and "due " in line]
+    assert "concurrency group one: 1 out of 1" in lines
+    # A stop ends what runs, where the configuration says so.
+    began = time.monotonic()
+    assert tree.stop() == 0
+    assert time.monotonic() - began < 20
+    (held,) = stage.runs(task="holds")
+    assert held.state == "ready"  # it was cut short, and not forgotten
+
+
+def test_a_configuration_that_cannot_be_used_is_told_whole_at_the_start(stage: Stage) -> None:
+    stage.write({"jobs": {"a": {"command": 5}, "b": {"command": "x", "schedule": "nonsense"}}})
+    tree = stage.start()
+    assert tree.wait() == 2
+    assert "jobs.a.command: must be a list of texts" in tree.output()
+    assert "jobs.b.schedule: 'nonsense' has 1 fields" in tree.output()
+
+
+@pytest.mark.parametrize("site", ["postgres"], indirect=True)
+def test_machines_that_serve_some_groups_share_the_rest(stage: Stage) -> None:
+    """Two schedulers on one store: each runs what its own groups allow, every tick once."""
+    data = stage.example("distribution", 0.5)
+    data["jobs"]["anywhere"] = {"command": ["true"], "schedule": "* * * * * *"}
+    stage.write(data)
+    first = stage.start("--groups", "host-a_group", "--name", "machine-a")
+    second = stage.start("--groups", "host-b_group", "--name", "machine-b")
+    wait_until(
+        lambda: (
+            {"host-a_group", "host-b_group"}
+            <= {group for start in stage.starts()[6:] for group in start["groups"]}
+        ),
+        40,
+        "runs in both groups",
+    )
+    assert [first.stop(), second.stop()] == [0, 0]
+    report = stage.judge(
+        {"jobs": {**data["jobs"], "anywhere": {}}}, {"host-a_group": 2, "host-b_group": 1}
+    )
+    assert not report.over, report.text()
+    assert not report.doubled, report.text()
+    stage.ticks()
+    with stage.store() as store:
+        for run in stage.runs(states=frozenset(["succeeded"])):
+            if run.task == "anywhere":
+                continue
+            (attempt,) = [a for a in store.attempts(run.id) if a.outcome == "succeeded"]
+            machine = attempt.worker.rpartition("-")[2]
+            assert f"host-{machine}_group" in attempt.groups, (attempt.worker, attempt.groups)
+
+
+def test_an_unknown_group_is_refused(stage: Stage) -> None:
+    stage.example("distribution", 1)
+    tree = stage.start("--groups", "host-c")
+    assert tree.wait() == 2
+    assert "no group 'host-c'" in tree.output()
+
+
+def test_config_check_and_the_scheduler_agree(stage: Stage) -> None:
+    stage.write({"jobs": {}})
+    stage.file.write_text(json.dumps({"jobs": {"a": {"command": ["x"], "schedule": 5}}}))
+    tree = stage.site.start_module("headgate", "config", "check", str(stage.file), "--json")
+    assert tree.wait() == 2
+    told = json.loads(tree.output().splitlines()[0])
+    assert [problem["path"] for problem in told["problems"]] == ["jobs.a.schedule"]

@@ -1,0 +1,141 @@
+"""What a run finds: its environment, its directory, the runs before it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+from headgate.stores.protocol import Store
+from tests.scheduler.stage import Stage
+from tests.worker.site import wait_until
+
+
+def trigger(stage: Stage, job: str, content: object = None, name: str = "trigger.json") -> Path:
+    """As a careful program does it: written elsewhere, then moved there."""
+    folder = stage.folder / "trigger" / job
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / "new"
+    aside.write_text(content if isinstance(content, str) else json.dumps(content or {}))
+    return aside.rename(folder / name)
+
+
+def ended(stage: Stage, job: str, count: int = 1) -> Any:
+    """The runs of a job, the oldest first, when so many of them are over."""
+
+    def found(store: Store) -> Any:
+        runs = [r for r in stage.runs(task=job) if r.done]
+        return sorted(runs, key=lambda run: run.id) if len(runs) >= count else None
+
+    return stage.wait_for(found, why=f"{count} runs of {job}")
+
+
+def test_the_environment_tells_all_about_a_run_and_those_before_it(stage: Stage) -> None:
+    dump = (
+        'env > $OUT/$RUN_ID; echo "$@" > $OUT/args; pwd > $OUT/pwd; echo \'{"n": 1}\' >'
+        " $RUN_DIR/return_data.json; exit ${CODE:-0}"
+    )
+    stage.write(
+        {
+            "environment": {"OUT": str(stage.folder), "PATH": "/usr/bin:/bin", "L": "global"},
+            "jobs": {
+                "full": {
+                    "command": ["sh", "-c", dump, "sh"],
+                    "command_append_run": True,
+                    "jenkins_environment": True,
+                    "concurrency_groups": ["here"],
+                    "environment": {"L": "job", "J": 1},
+                    "job_group": "some",
+                }
+            },
+        }
+    )
+    tree = stage.start()
+    trigger(stage, "full", {"environment": {"CODE": 3}})
+    (bad,) = ended(stage, "full", 1)
+    trigger(stage, "full", {"type": "git", "environment": {"L": "trigger"}})
+    _, good = ended(stage, "full", 2)
+    trigger(stage, "full", {"schedule_time": "2020-01-01T00:00:00Z", "environment": {"PWD": "/"}})
+    *_, last = ended(stage, "full", 3)
+    tree.stop()
+    assert [(bad.state, bad.reason), (good.state, good.reason)] == [
+        ("failed", "exit 3"),
+        ("succeeded", ""),
+    ]
+    assert json.loads(good.result or "") == {"exit_code": 0, "return_data": {"n": 1}}
+
+    def env_of(run: str) -> dict[str, str]:
+        rows = (stage.folder / run).read_text().splitlines()
+        return dict(row.split("=", 1) for row in rows if "=" in row)
+
+    first, second, third = (env_of(run.id) for run in (bad, good, last))
+    run_dir = stage.folder / "runs" / "full" / bad.id
+    assert (
+        first.items()
+        >= {
+            "CI": "true",
+            "DSARI": "true",
+            "JOB_NAME": "full",
+            "RUN_ID": bad.id,
+            "RUN_DIR": str(run_dir),
+            "PWD": str(run_dir),
+            "JOB_DIR": str(run_dir.parent),
+            "DATA_DIR": str(stage.folder),
+            "TRIGGER_DIR": str(stage.folder / "trigger" / "full"),
+            "TRIGGER_TYPE": "file",
+            "CONCURRENCY_GROUP": "here",
+            "JOB_GROUP": "some",
+            "L": "job",
+            "J": "1",
+            "BUILD_TAG": f"dsari-full-{bad.id}",
+            "WORKSPACE": str(run_dir),
+            "PATH": "/usr/bin:/bin",
+        }.items()
+    )
+    assert not [name for name in first if name.startswith("PREVIOUS_")]
+    # Nothing of the scheduler's own environment.
+    assert "HEADGATE_URL" not in first
+    assert float(first["SCHEDULE_TIME"]) <= float(first["START_TIME"])
+    assert (
+        second.items()
+        >= {
+            "TRIGGER_KIND": "git",
+            "L": "trigger",
+            "PREVIOUS_RUN_ID": bad.id,
+            "PREVIOUS_EXIT_CODE": "3",
+            "PREVIOUS_BAD_RUN_ID": bad.id,
+            "PREVIOUS_BAD_EXIT_CODE": "3",
+            "PREVIOUS_START_TIME": first["START_TIME"],
+        }.items()
+    )
+    assert "PREVIOUS_GOOD_RUN_ID" not in second
+    assert third["PREVIOUS_GOOD_RUN_ID"] == third["PREVIOUS_RUN_ID"] == good.id
+    assert third["PREVIOUS_BAD_RUN_ID"] == bad.id
+    assert third["SCHEDULE_TIME"] == "1577836800.0"
+    assert (stage.folder / "pwd").read_text() == "/\n"
+    assert (stage.folder / "args").read_text() == f"full {last.id}\n"
+
+
+def test_a_bad_trigger_is_reported_and_set_aside_and_the_rest_goes_on(stage: Stage) -> None:
+    stage.write({"jobs": {"a": {"command": ["true"]}, "b": {"command": ["true"]}}})
+    folder = stage.folder / "trigger"
+    trigger(stage, "a", "{not json")
+    trigger(stage, "b", "a: b: c", "trigger.yaml")
+    trigger(stage, "nobody")
+    tree = stage.start()
+    for aside in ("a/trigger.json.bad", "b/trigger.yaml.bad", "nobody/trigger.json.bad"):
+        wait_until((folder / aside).exists, 20, aside)
+    assert (folder / "a" / "trigger.json.bad").read_text() == "{not json"
+    trigger(stage, "a", {"schedule_time": [], "environment": {"=": 1}})
+    trigger(stage, "b")
+    ended(stage, "b")
+    tree.signal(signal.SIGUSR1)  # looks at once
+    wait_until(lambda: len(list((folder / "a").glob("*.bad"))) == 2, 20, "both set aside")
+    output = tree.output()
+    assert "trigger.json:1: not valid JSON" in output
+    assert "schedule_time: must be" in output
+    assert "there is no job 'nobody'" in output
+    assert tree.stop() == 0
+    assert stage.runs(task="a") == []
+    assert not list(folder.glob("*/*.taken"))
