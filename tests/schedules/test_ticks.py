@@ -66,19 +66,37 @@ def test_all_of_the_declaration_reaches_the_job(desk: Desk) -> None:
     assert json.loads(record.options)["retries"] == 4
 
 
+def planned(desk: Desk) -> Ticking:
+    """What a ticker that looks now would do."""
+    due = desk.store.due_schedules()
+    return plan(due.schedules[0], table_of(due.schedules[0].spec), due.now)
+
+
 def test_what_was_ticked_by_another_is_not_ticked_again(desk: Desk) -> None:
-    """Two who saw the same: the second changes nothing, whichever tick it brings."""
+    """Two who saw the same: the second changes nothing, however late it comes."""
     desk.declare(spec())
     desk.tick()
     desk.rig.clock.advance(60)
-    due = desk.store.due_schedules()
-    ticking = plan(due.schedules[0], table_of(due.schedules[0].spec), due.now)
-    other = plan(due.schedules[0], table_of(due.schedules[0].spec), due.now)
-    assert [tick.outcome for tick in desk.store.tick([ticking])] == ["run"]
-    assert desk.store.tick([other]) == []
-    assert desk.store.tick([replace(other, expected=START + 120)]) == []  # it is not the ticker's
-    assert desk.outcomes() == [(60, "run")]
+    ours, late = planned(desk), planned(desk)
+    assert [tick.outcome for tick in desk.store.tick([ours])] == ["run"]
+    assert desk.store.tick([late]) == []
+    desk.wait(60)
+    before = desk.store.schedule("tidy")
+    assert desk.store.tick([late]) == []
+    assert desk.store.schedule("tidy") == before  # nor does it set the clock back
+    assert desk.outcomes() == [(60, "run"), (120, "merged")]
     assert desk.jobs() == 1
+
+
+def test_who_saw_the_job_of_before_does_not_submit_it(desk: Desk) -> None:
+    desk.declare(spec())
+    desk.tick()
+    desk.rig.clock.advance(60)
+    late = planned(desk)
+    desk.declare(spec(job=NewJob("task", args='{"n":2}')))
+    assert desk.store.tick([late]) == []
+    assert desk.jobs() == 0
+    assert [tick.outcome for tick in desk.store.tick([planned(desk)])] == ["run"]
 
 
 def test_a_clock_that_was_set_back_ticks_nothing_twice(desk: Desk) -> None:
@@ -352,10 +370,9 @@ def test_a_pause_between_look_and_tick_counts(desk: Desk) -> None:
     desk.declare(spec())
     desk.tick()
     desk.rig.clock.advance(60)
-    due = desk.store.due_schedules()
+    late = planned(desk)
     desk.store.pause_schedule("tidy", True)
-    ticking = plan(due.schedules[0], table_of(due.schedules[0].spec), due.now)
-    assert desk.store.tick([ticking]) == []
+    assert desk.store.tick([late]) == []
     assert desk.jobs() == 0
 
 
@@ -383,6 +400,16 @@ def test_run_now_is_beside_the_clock(desk: Desk) -> None:
         desk.store.run_now("other", job())
     with pytest.raises(ScheduleNotFound, match="no schedule 'other'"):
         desk.store.pause_schedule("other", True)
+
+
+def test_what_nobody_ticks_looks_wrong(desk: Desk) -> None:
+    desk.declare(spec("a"), spec("b", when="0 0 1 1 *"), spec("c"))
+    desk.tick()
+    desk.store.pause_schedule("c", True)
+    desk.rig.clock.advance(150)
+    late = [found.detail for found in desk.store.oddities() if found.what == "late-schedule"]
+    assert len(late) == 1
+    assert late[0].startswith("schedule a is due since 90 s")
 
 
 def test_a_cap_may_refuse_a_tick(desk: Desk) -> None:

@@ -16,7 +16,7 @@ from headgate.errors import InvalidSchedule
 from headgate.schedules.timetable import Timetable
 
 FULL = bool(os.environ.get("HEADGATE_PROOF"))
-EXAMPLES = 3000 if FULL else 100
+EXAMPLES = 3000 if FULL else 60
 DAY = 86400.0
 
 # Around these moments the clocks are changed there: by an hour in both directions, by half an
@@ -93,6 +93,25 @@ def test_the_clock_as_it_runs_misses_and_doubles_nothing(zone: str, day: str, ho
         gaps = {b - a for a, b in pairwise(moments)}
         assert gaps == {3600 / per_hour}
         assert table.after(moments[0]) == moments[1]
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "when"),
+    [
+        ("Europe/Berlin", "2026-10-25", "15,45 2 * * *"),
+        ("America/New_York", "2026-11-01", "15,45 1 * * *"),
+        ("Europe/Berlin", "2026-03-29", "15,45 2 * * *"),
+        ("America/New_York", "2026-03-08", "*/20 2,3 * * *"),
+    ],
+)
+def test_from_any_minute_of_that_day_the_next_is_ahead(zone: str, day: str, when: str) -> None:
+    """Also from within the hour that is shown for the second time."""
+    table = Timetable(when, "x", timezone=zone)
+    begin = datetime.fromisoformat(day).replace(tzinfo=table.zone).timestamp()
+    all_of_it = list(table.between(begin, begin + 3 * DAY))
+    for n in range(26 * 60):
+        moment = begin + 60 * n
+        assert table.after(moment) == next(m for m in all_of_it if m > moment)
 
 
 def test_a_rule_keeps_to_the_wall_too() -> None:

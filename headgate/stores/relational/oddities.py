@@ -29,6 +29,7 @@ def find(tx: Transaction, workers: Sequence[WorkerRecord], older: float) -> list
         *_waiting(tx, [worker for worker in workers if worker.state == "alive"], older),
         *_disagreements(tx),
         *_orphans(tx),
+        *_late_schedules(tx, older),
     ]
 
 
@@ -143,3 +144,15 @@ def _orphans(tx: Transaction) -> Iterator[Trouble]:
             "orphaned-task",
             f"task {name}: no worker that is there has known it for {tx.now - gone:,.0f} s",
         )
+
+
+def _late_schedules(tx: Transaction, older: float) -> Iterator[Trouble]:
+    params = {"now": tx.now - older, "limit": SHOWN, "without": "[]"}
+    for row in tx.rows(tx.sql.schedules.due, params):
+        late = tx.now - (row["next_at"] if row["planned"] else row["since"])
+        if late >= older:
+            yield Trouble(
+                "late-schedule",
+                f"schedule {row['name']} is due since {late:,.0f} s and nobody has ticked it: is a"
+                " worker there without --no-scheduler, with headgate[schedules] installed?",
+            )
