@@ -11,18 +11,19 @@ import json
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from headgate.jobs import JobFilter, JobRecord, State
+from headgate.jobs import JobRecord, State
 from headgate.schedules.template import tick_of
 from headgate.stores.protocol import Store
 
 DEFAULT_PATH = "/usr/bin:/bin"
 
 _EXIT = re.compile(r"\bexit(?: code)? (\d{1,3})\b")
+_TICKS = 20
 TERMINATED = 143
 KILLED = 137
 
@@ -153,30 +154,40 @@ def seconds(moment: float) -> str:
 # --- the runs before --------------------------------------------------------------------------
 
 
-def past_runs(store: Store, task: str, run_id: str = "") -> Past:
-    """The runs of this task that are over, apart from `run_id` itself.
+def past_runs(store: Store, job: str) -> Past:
+    """The runs of a job that are over, asked of the store: a run hears of those before it on
+    whatever machine they were. Bounded: among very many runs of others, only those of the last
+    ticks of its schedule are found."""
+    good = _latest(store, job, "succeeded")
+    bad = _latest(store, job, "failed")
+    if good is None or bad is None:
+        ticks = store.ticks(job, limit=_TICKS)
+        found = [store.job(tick.job) for tick in ticks if tick.job is not None]
+        ended = [_past_run(store, record) for record in found if record is not None]
+        good = good or _last(run for run in ended if run is not None and run.good)
+        bad = bad or _last(run for run in ended if run is not None and not run.good)
+    return Past(_last(run for run in (good, bad) if run is not None), good, bad)
 
-    Asked of the store, so that a run hears of those before it on whatever machine they were.
-    """
-    good = _latest(store, task, ("succeeded",), run_id)
-    bad = _latest(store, task, ("failed",), run_id)
-    ended = [run for run in (good, bad) if run is not None]
-    return Past(max(ended, key=lambda run: run.stop_time, default=None), good, bad)
+
+def _last(runs: Iterable[PastRun]) -> PastRun | None:
+    return max(runs, key=lambda run: run.stop_time, default=None)
 
 
-def _latest(store: Store, task: str, states: tuple[State, ...], run_id: str) -> PastRun | None:
-    found = store.find(JobFilter(states=frozenset(states), task=task), limit=2)
-    return next((past_run(record) for record in found if record.id != run_id), None)
+def _latest(store: Store, job: str, state: State) -> PastRun | None:
+    record = store.latest(job, state)
+    return None if record is None else _past_run(store, record)
 
 
-def past_run(record: JobRecord) -> PastRun:
-    """A finished job as a run that is over."""
-    start = record.started_at if record.started_at is not None else record.created_at
+def _past_run(store: Store, record: JobRecord) -> PastRun | None:
+    """A job as a run that is over; None while it is not, or where it was cancelled."""
+    if record.state not in ("succeeded", "failed") or record.finished_at is None:
+        return None
+    attempts = store.attempts(record.id)
     return PastRun(
         run_id=record.id,
         schedule_time=schedule_time(record),
-        start_time=start,
-        stop_time=record.finished_at if record.finished_at is not None else start,
+        start_time=attempts[-1].started_at if attempts else record.created_at,
+        stop_time=record.finished_at,
         exit_code=exit_code(record),
     )
 

@@ -69,7 +69,7 @@ class Runs:
     # --- before and after ---------------------------------------------------------------------
 
     def before(self, job: JobConfig, run: CommandRun) -> Setting:
-        wants_past = past_runs(self._app.store, job.name, run.job)
+        wants_past = past_runs(self._app.store, job.name)
         directory = self.directory(job.name, run.job)
         directory.mkdir(parents=True, exist_ok=True)
         kind, _, more = run.trigger.partition(":")

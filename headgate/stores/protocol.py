@@ -25,6 +25,7 @@ from headgate.jobs import (
     Refusal,
     Retention,
     Routing,
+    State,
     Submitted,
     Unrouted,
 )
@@ -751,6 +752,11 @@ class Store(Protocol):
 
     def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
         """Newest first; `after` is the id of the last job of the page before."""
+        ...
+
+    def latest(self, task: str, state: State, look: int = 10_000) -> JobRecord | None:
+        """The last job of this task that ended so, if it is among the last `look` of all that
+        did: bounded, however many are kept."""
         ...
 
     def count(self, filter: JobFilter, limit: int = 10_000) -> int: ...

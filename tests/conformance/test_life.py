@@ -479,3 +479,23 @@ def test_an_idempotency_key_knows_the_same_work_again(rig: Rig) -> None:
     assert again("task", '{"a":1,"b":[2.50]}')
     with pytest.raises(IdempotencyConflict):
         again("other", '{"a":1,"b":[2.50]}')
+
+
+def test_the_latest_of_a_task_is_found_among_many_ends(rig: Rig) -> None:
+    hand = rig.hand()
+    assert rig.store.latest("task", "succeeded") is None
+    ids = rig.submit(5)
+    for claimed in hand.claim():
+        rig.clock.advance(1)
+        hand.end(claimed)
+    assert (found := rig.store.latest("task", "succeeded")) is not None
+    assert found.id in ids
+    assert found.finished_at == max(rig.store.job(id).finished_at for id in ids)
+    rig.submit(3, task="other")
+    for claimed in hand.claim():
+        rig.clock.advance(1)
+        hand.end(claimed)
+    # Behind more ends of others than are looked at it is not found, and nobody searches for it.
+    assert rig.store.latest("task", "succeeded", look=3) is None
+    assert rig.store.latest("task", "succeeded", look=4) == found
+    assert rig.store.latest("task", "failed") is None

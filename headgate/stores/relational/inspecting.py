@@ -43,6 +43,14 @@ def find(tx: Transaction, filter: JobFilter, limit: int, after: str | None) -> l
     return [to_record(row) for row in rows]
 
 
+def latest(tx: Transaction, task: str, state: State, look: int) -> JobRecord | None:
+    sql = tx.sql.jobs
+    is_found = sql.is_found.replace("found", sql.latest)
+    params = {"task": task, "state": state, "look": look}
+    row = tx.row(f"{sql.columns} {sql.tables} WHERE {is_found}", params)
+    return None if row is None else to_record(row)
+
+
 def count(tx: Transaction, filter: JobFilter, limit: int) -> int:
     where, params = _where(tx, filter)
     tables = tx.sql.jobs.searched

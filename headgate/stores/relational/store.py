@@ -8,7 +8,16 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from headgate.errors import JobNotFound, StoreError
-from headgate.jobs import AttemptRecord, JobFilter, JobRecord, NewJob, Retention, Routing, Unrouted
+from headgate.jobs import (
+    AttemptRecord,
+    JobFilter,
+    JobRecord,
+    NewJob,
+    Retention,
+    Routing,
+    State,
+    Unrouted,
+)
 from headgate.limits import check_group
 from headgate.stores.protocol import (
     Due,
@@ -237,6 +246,10 @@ class RelationalStore(ABC):
     def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
         with self._read() as tx:
             return inspecting.find(tx, filter, limit, after)
+
+    def latest(self, task: str, state: State, look: int = 10_000) -> JobRecord | None:
+        with self._read() as tx:
+            return inspecting.latest(tx, task, state, look)
 
     def count(self, filter: JobFilter, limit: int = 10_000) -> int:
         with self._read() as tx:

@@ -26,6 +26,13 @@ LEFT JOIN headgate.finished f ON f.job = j.n
 LEFT JOIN headgate.running r ON r.job = j.n
 LEFT JOIN headgate.scheduled s ON s.job = j.n
 
+-- By the index of ends, and from each to its job: never more than :look of them.
+-- name: latest
+SELECT x.job
+FROM (SELECT job, at FROM headgate.finished WHERE state = :state ORDER BY at DESC LIMIT :look) x
+WHERE (SELECT j.task FROM headgate.jobs j WHERE j.n = x.job) = :task
+ORDER BY x.at DESC LIMIT 1
+
 -- name: is_found
 j.n = ANY (ARRAY(found))
 

@@ -23,6 +23,13 @@ LEFT JOIN finished f ON f.job = j.n
 LEFT JOIN running r ON r.job = j.n
 LEFT JOIN scheduled s ON s.job = j.n
 
+-- By the index of ends, and from each to its job: never more than :look of them.
+-- name: latest
+SELECT x.job
+FROM (SELECT job, at FROM finished WHERE state = :state ORDER BY at DESC LIMIT :look) x
+WHERE (SELECT j.task FROM jobs j WHERE j.n = x.job) = :task
+ORDER BY x.at DESC LIMIT 1
+
 -- name: is_found
 j.n IN (found)
 
