@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from headgate.caps import Cap, cap_of, no_rule_twice, unique
+from headgate.caps import Cap, cap_of, no_rule_twice, period_name, unique
 from headgate.codec import encode
-from headgate.errors import CapNeedsCode, InvalidArguments, UnknownTask
+from headgate.errors import CapNeedsCode, DeclarationError, InvalidArguments, UnknownTask
 from headgate.handle import JobHandle, accepted
 from headgate.jobs import NewJob, Submitted
 from headgate.limits import check_name
 from headgate.options import Options
-from headgate.stores.protocol import TaskSpec
+from headgate.stores.protocol import CapSpec, TaskSpec
 from headgate.submit import Keys, Shape, cap_uses, new_job, shape_of, stamp, unrouted_job
 
 if TYPE_CHECKING:
@@ -83,15 +83,11 @@ def _caps(spec: TaskSpec, args: Mapping[str, Any], options: Options) -> tuple[Ca
     """The caps of the task, and those of this submission; what cannot be told here is an error,
     for a job cannot be refused any more once it is stored."""
     given = tuple(options.get("caps", ()))
-    caps = list(given)
-    period = options.get("unique_for")
-    if period is not None:
-        caps += unique(spec.name, cast("float", period), options.get("unique_key"))
-    instead = {(cap.name, rule) for cap in caps for rule in cap.rules}
-    for told in spec.caps:
-        if any(cap.name == told.name for cap in given):
-            continue
-        if told.unique_for is not None and (told.name, "period") in instead:
+    told_caps, period = _period(spec, options)
+    caps = [*given, *period]
+    for told in told_caps:
+        # The period of the task is no cap of that name: it stays beside those that are given.
+        if any(cap.name == told.name for cap in given) and not _is_period(spec, told):
             continue
         if told.callable:
             raise CapNeedsCode(
@@ -106,6 +102,27 @@ def _caps(spec: TaskSpec, args: Mapping[str, Any], options: Options) -> tuple[Ca
             )
         caps.append(cap_of(told))
     return no_rule_twice(tuple(caps), f"task {spec.name!r}: caps")
+
+
+def _period(spec: TaskSpec, options: Options) -> tuple[list[CapSpec], tuple[Cap, ...]]:
+    """The caps of the task as `unique_for` and `unique_key` of this submission leave them, and
+    the one that they make instead."""
+    if "unique_for" not in options and "unique_key" not in options:
+        return list(spec.caps), ()
+    own = next((told for told in spec.caps if _is_period(spec, told)), None)
+    left = [told for told in spec.caps if told is not own]
+    seconds = cast("float | None", options.get("unique_for", own.unique_for if own else None))
+    if seconds is None and "unique_key" in options:
+        raise DeclarationError(f"task {spec.name!r}: unique_key says nothing without unique_for")
+    if own is None or seconds is None or "unique_key" in options:
+        return left, unique(spec.name, seconds, options.get("unique_key"))
+    return [*left, replace(own, unique_for=seconds)], ()
+
+
+def _is_period(spec: TaskSpec, told: CapSpec) -> bool:
+    """Is it what `unique_for` of the task stands for?"""
+    only = told.max_total is None and told.max_waiting is None
+    return only and told.name == period_name(spec.name)
 
 
 def _lacks_a_key(shape: Shape, args: Mapping[str, Any]) -> bool:

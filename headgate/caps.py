@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from headgate.errors import ConcurrencyLimitReached, DeclarationError
 from headgate.jobs import CapUse, Refusal
-from headgate.limits import Key, check_name, check_value
+from headgate.limits import MAX_VALUE, Key, check_name, check_value
 from headgate.options import check_unique_for, seconds
 from headgate.stores.protocol import CapSpec
 
@@ -160,14 +160,20 @@ def unique(task: str, unique_for: float | None, key: Key) -> tuple[Cap, ...]:
     """The cap that `unique_for=` of a task stands for."""
     if unique_for is None:
         return ()
-    return (Cap(task.replace("/", "|"), unique_for=unique_for, key=key or ARGUMENTS),)
+    return (Cap(period_name(task), unique_for=unique_for, key=key or ARGUMENTS),)
+
+
+def period_name(task: str) -> str:
+    return task.replace("/", "|")
 
 
 def _count(value: object, what: str) -> int | None:
     try:
         return check_value(value, what)
     except DeclarationError:
-        raise DeclarationError(f"{what} must be a whole number from 0, got {value!r}") from None
+        raise DeclarationError(
+            f"{what} must be a whole number from 0 to {MAX_VALUE}, got {value!r}"
+        ) from None
 
 
 # --- from a cap to its use by one job ----------------------------------------------------------

@@ -27,6 +27,7 @@ from headgate import (
 )
 from headgate.config import Config
 from headgate.jobs import CapUse, JobFilter
+from headgate.options import check_options
 from headgate.testing import TestClock, drain, inline
 from tests.stores import store_url
 
@@ -449,6 +450,33 @@ def test_by_name_the_catalogue_tells_the_caps(both: App) -> None:
         )
         instead = [Cap("tenant", max_total=5, key="tenant")]
         other.submit("send", {"tenant": "a", "n": 3}, caps=instead)
+
+
+def test_by_name_a_period_is_changed_and_turned_off_as_elsewhere(both: App) -> None:
+    @both.task(unique_for=60)
+    def send(tenant: str, n: int) -> None: ...
+
+    @both.task
+    def free(n: int) -> None: ...
+
+    drain(both)
+    with other_app(both) as other:
+        options: list[dict[str, Any]] = [
+            {},
+            {"unique_for": None},
+            {"unique_for": 5},
+            {"unique_key": "tenant"},
+            {"unique_for": 5, "unique_key": "n"},
+            {"caps": [Cap("send", max_total=9)]},
+        ]
+        for given in options:
+            there = other._by_name.new_job(
+                "send", {"tenant": "a", "n": 1}, check_options(given), strict=True
+            )
+            here = send.using(**given).call("a", 1).new_job()
+            assert sorted(there.caps, key=str) == sorted(here.caps, key=str), given
+        with pytest.raises(DeclarationError, match="without unique_for"):
+            other.submit("free", {"n": 1}, unique_key="n")
 
 
 def test_by_name_a_cap_that_needs_code_is_an_error(both: App) -> None:

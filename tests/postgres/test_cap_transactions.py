@@ -259,6 +259,17 @@ def test_a_replacement_happens_at_the_commit_and_holds_up_nobody(
     assert [claimed.job for claimed in worker.claim()] == [new.id]
 
 
+def test_who_comes_after_the_commit_does_not_start_what_it_replaced(rig: Rig) -> None:
+    replace = cap(1, when_full="replace")
+    (old,) = rig.store.submit([NewJob("task", caps=(replace,))])
+    worker = rig.hand()
+    with Caller(rig) as caller:
+        (_, new) = caller.submit(replace, count=2)
+        caller.commit()
+    assert [claimed.job for claimed in worker.claim()] == [new.id]
+    assert rig.state(old.id) == "cancelled"
+
+
 def test_what_starts_before_the_commit_is_waited_for(rig: Rig) -> None:
     replace = cap(1, when_full="replace")
     (old,) = rig.store.submit([NewJob("task", caps=(replace,))])
@@ -387,6 +398,22 @@ def test_a_place_is_not_taken_from_a_job_that_is_given_a_second_life(
         waiter = Waiter(lambda: rig.store.submit([NewJob("task", caps=(cap(1),))]))
         until_blocked(watch)
     refused = waiter.result()[0].refused
+    assert refused is not None
+    assert refused.existing == mine.id
+
+
+@at_every_level
+def test_a_place_is_not_taken_from_a_job_that_waits_again_since_the_snapshot(
+    rig: Rig, level: IsolationLevel
+) -> None:
+    waiting = CapUse("tenant/acme", max_waiting=1)
+    (mine,) = rig.store.submit([NewJob("task", caps=(waiting,))])
+    worker = rig.hand()
+    (claimed,) = worker.claim()
+    with Caller(rig, level) as caller:
+        caller.begin()  # it runs, so its place would be free
+        worker.end(claimed, "retry", delay=60)
+        refused = until_decided(caller, lambda: caller.one(waiting)).refused
     assert refused is not None
     assert refused.existing == mine.id
 

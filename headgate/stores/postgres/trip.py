@@ -149,6 +149,8 @@ class RoundTrip:
             view = self._looked
         elif not isinstance(view, View) or claim.fresh or not told or view.age > VIEW_AGE:
             view = self._look_now(claim)
+        if view.seen.unrouted and self._let_in():
+            view = self._look_now(claim)
         for _ in range(2):
             if view.seen.expired and self._reap():
                 view = self._look_now(claim)
@@ -182,6 +184,15 @@ class RoundTrip:
                 overriding.end(tx)
         except StoreBusy:
             self._more = True  # others are at it, or in the middle of a grant: again at once
+
+    def _let_in(self) -> bool:
+        """A caller's transaction only notes whom its job replaces. What has been committed is
+        done before anything is chosen: else whoever is free would start what is replaced."""
+        with self._db.read() as tx:
+            if tx.row(SQL.caps.some_replaced) is None:
+                return False
+        with self._db.write() as tx:
+            return succession.settle(tx)
 
     def _reap(self) -> list[str]:
         with self._db.write() as tx:

@@ -55,7 +55,9 @@ class Tally:
                 refused = result.refused
                 keys.append(("cap_refused", refused.group, refused.rule, refused.cap))
             elif job.caps and result.existing and result.id != job.id and not job.idempotency_key:
-                keys.append(("cap_skipped", job.caps[0].group, "", 0))
+                # Which of them was full is not told; one that skips was.
+                skips = (cap.group for cap in job.caps if cap.when_full == "skip")
+                keys.append(("cap_skipped", next(skips, job.caps[0].group), "", 0))
         if not keys:
             return
         with self._lock:

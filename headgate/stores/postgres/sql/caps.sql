@@ -1,7 +1,14 @@
 -- Rows that another transaction takes over just now are passed over: they are not ours any more,
--- should it commit.
+-- should it commit. The others are written to, though nothing changes: who cannot see that the job
+-- waits again, because its snapshot is older, must not take its place.
 -- name: own
-SELECT grp, rule, place FROM headgate.cap_places WHERE job = :job::uuid FOR UPDATE SKIP LOCKED
+UPDATE headgate.cap_places p SET job = p.job
+FROM (
+    SELECT grp, rule, place FROM headgate.cap_places WHERE job = :job::uuid
+    FOR UPDATE SKIP LOCKED
+) x
+WHERE p.grp = x.grp AND p.rule = x.rule AND p.place = x.place
+RETURNING p.grp, p.rule, p.place
 
 -- name: append
 SELECT headgate.append_place(:grp, :rule, :job::uuid)
@@ -59,6 +66,14 @@ WHERE u.task = E'\x01held' AND (:job::text IS NULL OR j.id = :job::text::uuid)
   AND NOT EXISTS (SELECT 1 FROM headgate.held x JOIN headgate.jobs o ON o.id = x.after
                   JOIN headgate.running r ON r.job = o.n WHERE x.job = j.id)
 ORDER BY u.job, h.after LIMIT :limit FOR UPDATE OF u SKIP LOCKED
+
+-- Is anybody to be taken out of line by what was committed since?
+-- name: some_replaced
+SELECT 1 FROM headgate.held h JOIN headgate.jobs j ON j.id = h.after
+WHERE h.kind = 'replace'
+  AND NOT EXISTS (SELECT 1 FROM headgate.held x JOIN headgate.jobs o ON o.id = x.after
+                  JOIN headgate.running r ON r.job = o.n WHERE x.job = h.job)
+LIMIT 1
 
 -- name: inherit
 INSERT INTO headgate.held (job, after, kind, grp)

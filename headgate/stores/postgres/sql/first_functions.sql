@@ -18,6 +18,7 @@ BEGIN
         AND v_band ->> 2 LIKE '%,[],[],%' AND v_lane ->> 2 = ''
         -- What has to be done first is left to the caller.
         AND v_seen ->> 'paused' IS NULL AND v_seen ->> 'expired' = 'false'
+        AND v_seen ->> 'unrouted' = 'false'
         AND (v_seen ->> 'version')::bigint >= 0
         AND coalesce((v_seen ->> 'next_due')::float8 > (v_seen ->> 'now')::float8, true)
     THEN
