@@ -130,9 +130,9 @@ class TriggerBox:
         try:
             for name in NAMES:
                 file = folder / name
-                if file.exists():
+                if file.is_file():
                     self._take(file)
-            taken = [file for file in folder.iterdir() if file.name.endswith(TAKEN)]
+            taken = [file for file in folder.iterdir() if _is_taken(file)]
             taken.sort(key=_written_at)
         except OSError as error:
             self._report(f"{folder}: a trigger cannot be taken: {error.strerror}")
@@ -197,6 +197,11 @@ def _written_at(file: Path) -> int:
         return file.stat().st_mtime_ns
     except FileNotFoundError:
         return 0  # somebody else who looks here was quicker
+
+
+def _is_taken(file: Path) -> bool:
+    """Moved aside by us, or by another scheduler that looks here."""
+    return file.name.endswith(TAKEN) and _original(file) in NAMES
 
 
 def _original(file: Path) -> str:
