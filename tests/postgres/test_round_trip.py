@@ -214,3 +214,28 @@ def test_one_limited_among_ninety_nine_that_are_not(rig: Rig) -> None:
     started = [c for hand in hands for c in hand.claim(room=100)]
     assert sum(c.task == "limited" for c in started) == 1
     assert len(started) == 3 * 99 + 1
+
+
+def test_a_task_may_have_any_name(rig: Rig) -> None:
+    """Whether its jobs need something is not told by how their needs look as a text."""
+    name = "a,[],[],b"
+    rig.declare(api=1)
+    hands = [rig.hand(str(n), [name]) for n in range(2)]
+    for _ in hands:
+        rig.submit(task=name, needs=need("api"))
+    assert [len(hand.claim()) for hand in hands] == [1, 0]
+    assert rig.held("api") == 1
+    hands[0].end_all()
+    # An idle worker that finds one job alone must see its needs just the same.
+    (claimed,) = hands[1].claim()
+    assert [group for group, _ in claimed.groups] == ["api"]
+
+
+def test_nothing_is_remembered_of_what_expired(rig: Rig) -> None:
+    rig.declare(api=5)
+    late = rig.submit(3, needs=need("api"), expires=5.0)
+    rig.clock.advance(10)
+    assert rig.hand().claim() == []
+    assert [rig.state(id) for id in late] == ["cancelled"] * 3
+    assert isinstance(rig.store, PostgresStore)
+    assert rig.store._exchanger._books._held == {}

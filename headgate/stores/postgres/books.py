@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from headgate.choice import LaneKey, Taken
@@ -20,6 +21,8 @@ from headgate.stores.protocol import Exchange
 from headgate.stores.relational.values import Words, WordsCache
 
 Held = tuple[tuple[str, int], ...]
+Unheard = list[tuple[int, Exchange]]
+"""Round trips: the number of each, and what it told."""
 
 
 class Books:
@@ -43,8 +46,10 @@ class Books:
         self.now = 0.0
         """The store's time as of the last answer."""
         self.dues = Dues()
-        self.doubts: dict[str, tuple[int, frozenset[int]]] = {}
-        """Per worker, a round trip whose answer was lost: its number, and what it told."""
+        self._unheard: dict[str, Unheard] = {}
+        """Per worker, its round trips that were done, or may have been, and whose answers it has
+        not heard."""
+        self._unheard_lock = threading.Lock()
 
     def next_op(self) -> int:
         return next(self._ops)
@@ -57,8 +62,17 @@ class Books:
                     words = self._words.read(tx)
             return words
 
-    def doubt(self, worker: str, op: int, told: frozenset[int]) -> None:
-        self.doubts[worker] = (op, told)
+    def take_unheard(self, worker: str) -> Unheard:
+        """They are the caller's from now on, to be told or put back. Where two exchanges of one
+        worker are under way, only one of them tells what a third had brought."""
+        if worker not in self._unheard:
+            return []
+        with self._unheard_lock:
+            return self._unheard.pop(worker, [])
+
+    def put_back(self, worker: str, unheard: Unheard) -> None:
+        with self._unheard_lock:
+            self._unheard.setdefault(worker, []).extend(unheard)
 
     def freed_by(self, exchange: Exchange) -> Counter[str]:
         """The units that this round trip gives back."""
@@ -79,6 +93,12 @@ class Books:
         for finish in exchange.finishes:
             self._held.pop(finish.token, None)
             self._follows.pop(finish.token, None)
+
+    def forget(self, tokens: Iterable[int]) -> None:
+        """Attempts of which no worker ever hears."""
+        for token in tokens:
+            self._held.pop(token, None)
+            self.capped.pop(token, None)
 
     def followed(self, token: int) -> str | None:
         """What an attempt held in slots that were never under its name."""

@@ -333,8 +333,14 @@ class Database:
         if self.pooled or self.clock is not None:
             values: list[Any] = []
             for sql, params in statements:
-                with self.write() as tx:
-                    values.append(tx.value(sql, params))
+                try:
+                    with self.write() as tx:
+                        values.append(tx.value(sql, params))
+                except StoreError:
+                    if not values:
+                        raise
+                    # The first is committed, and its answer counts: as below.
+                    values.append(None)
             return values
         questions = [self._question(sql, params) for sql, params in statements]
         with self.session() as connection:

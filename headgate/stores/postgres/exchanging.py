@@ -10,38 +10,53 @@ from typing import Any
 import msgspec
 
 from headgate.choice import LaneKey
+from headgate.errors import StoreInDoubt
 from headgate.jobs import Claimed, Finish, NewJob, Refusal, Submitted
 from headgate.stores.postgres import capping as postgres_capping
 from headgate.stores.postgres import leases, submitting
-from headgate.stores.postgres.books import Books
+from headgate.stores.postgres.books import Books, Unheard
 from headgate.stores.postgres.database import SQL, Database, Transaction
-from headgate.stores.postgres.trip import RoundTrip
+from headgate.stores.postgres.trip import RoundTrip, expire
 from headgate.stores.protocol import Exchange, Exchanged
 from headgate.stores.relational import capping, finishing, registry, succession
 
 PLAIN = frozenset(("succeeded", "failed"))
+_RESERVED, _EXPIRED = 5, 6
+"""What `headgate.claimed_by` tells of an attempt behind its lane."""
 
 
 class Exchanger:
-    """The round trips of the workers of this process. Each worker has one under way at most."""
+    """The round trips of the workers of this process. Of each worker there is one under way as a
+    rule; one that only tells starts may run beside it."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
         self._books = Books(database)
 
     def exchange(self, exchange: Exchange) -> Exchanged:
-        found, doubted = self._clear_doubt(exchange.worker)
-        told = exchange
+        # Whatever fails from here on, what has been done by then is found by the next exchange.
+        unheard = self._books.take_unheard(exchange.worker)
+        try:
+            return self._exchange(exchange, unheard)
+        except BaseException:
+            if unheard:
+                self._books.put_back(exchange.worker, unheard)
+            raise
+
+    def _exchange(self, exchange: Exchange, unheard: Unheard) -> Exchanged:
+        found, doubted = self._clear_doubt(exchange, unheard)
+        # What is found takes the room that was to be filled: the next claim knows of it.
+        told = replace(exchange, claim=None) if found else exchange
         stale: set[int] = set()
         refused: dict[int, Refusal] = {}
         if not all(_plain(finish) for finish in exchange.finishes):
-            outcome = self._finish_in_full(exchange, refused)
+            outcome = self._finish_in_full(exchange, refused, unheard)
             if outcome is None:
                 return _dead(exchange)
             stale |= outcome
-            told = Exchange(exchange.worker, progress=exchange.progress, claim=exchange.claim)
+            told = Exchange(exchange.worker, progress=exchange.progress, claim=told.claim)
         ended = self._capped(told)
-        answer = RoundTrip(self._books, self._db, told).run()
+        answer = RoundTrip(self._books, self._db, told, unheard).run()
         if answer is None:
             return _dead(exchange)
         if ended or self._books.starts:
@@ -53,10 +68,27 @@ class Exchanger:
             stale=frozenset(stale),
             refused=tuple(refused.items()),
             claimed=found + answer.claimed,
+            more=answer.more or bool(found),
         )
 
-    def _finish_in_full(self, exchange: Exchange, refused: dict[int, Refusal]) -> set[int] | None:
+    def _finish_in_full(
+        self, exchange: Exchange, refused: dict[int, Refusal], sent: Unheard
+    ) -> set[int] | None:
         """Retries, jobs given back, jobs that follow: statement by statement."""
+        try:
+            outcome = self._write_ends(exchange, refused)
+        except StoreInDoubt:
+            sent.append((self._books.next_op(), exchange))
+            raise
+        if outcome is None:
+            return None
+        sent.append((self._books.next_op(), exchange))
+        ended = [finish for finish in exchange.finishes if finish.token not in refused]
+        self._capped(exchange)
+        self._books.settle(replace(exchange, finishes=ended))
+        return outcome
+
+    def _write_ends(self, exchange: Exchange, refused: dict[int, Refusal]) -> set[int] | None:
         with self._db.write() as tx:
             # As in `act`: nobody declares this worker dead in the middle.
             tx.lock([leases.lock_name(exchange.worker)])
@@ -71,9 +103,6 @@ class Exchanger:
             )
             if tx.freed:
                 tx.ring("work", "room")
-        ended = [finish for finish in exchange.finishes if finish.token not in refused]
-        self._capped(exchange)
-        self._books.settle(replace(exchange, finishes=ended))
         return stale
 
     def _capped(self, exchange: Exchange) -> list[str]:
@@ -96,27 +125,38 @@ class Exchanger:
                     more = succession.settle(tx) or more
         return replace(answer, more=more)
 
-    def _clear_doubt(self, worker: str) -> tuple[tuple[Claimed, ...], frozenset[int]]:
+    def _clear_doubt(
+        self, exchange: Exchange, unheard: Unheard
+    ) -> tuple[tuple[Claimed, ...], frozenset[int]]:
         """After a lost answer: what that round trip granted, if it happened; and what it told,
         which is told again and is then no news."""
-        if worker not in self._books.doubts:
+        if not unheard:
             return (), frozenset()
-        op, told = self._books.doubts[worker]
+        worker = exchange.worker
+        room = 0 if exchange.claim is None else exchange.claim.room
+        rows: list[Any] = []
         with self._db.write() as tx:
             # It may still be under way: it holds this lock until it has ended either way.
             tx.lock([leases.lock_name(worker)])
-            text = tx.value(SQL.exchange.granted, (worker, op))
-            rows: list[Any] = msgspec.json.decode(text) if text else []
+            for op, _ in unheard:
+                text = tx.value(SQL.exchange.granted, (worker, op))
+                rows += msgspec.json.decode(text) if text else []
+            expire(tx, [row[1] for row in rows if row[0][_EXPIRED]])
+            rows = [row for row in rows if not row[0][_EXPIRED]]
             # What was to follow others is given back: in whose slots is not written anywhere.
-            back = [Finish(row[1], "returned") for row in rows if row[0][-1]]
-            finishing.finish_all(tx, worker, "", back, lambda _, jobs: [])
-        del self._books.doubts[worker]
+            # So is what there is no room for, now that other things are under way.
+            back = [row for row in rows if row[0][_RESERVED]]
+            rows = [row for row in rows if not row[0][_RESERVED]]
+            rows, back = rows[:room], back + rows[room:]
+            returned = [Finish(row[1], "returned") for row in back]
+            finishing.finish_all(tx, worker, "", returned, lambda _, jobs: [])
+            if back:
+                tx.ring("work", "room")
         found = [
-            self._books.claimed(LaneKey(*where), None, row)
-            for (*where, reserved), *row in rows
-            if not reserved
+            self._books.claimed(LaneKey(*where[:_RESERVED]), None, row) for where, *row in rows
         ]
-        return tuple(found), told
+        told = {one.token for _, e in unheard for one in (*e.finishes, *e.passed)}
+        return tuple(found), frozenset(told)
 
 
 def _plain(finish: Finish) -> bool:

@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +24,8 @@ from headgate.jobs import Claimed
 from headgate.limits import Band
 from headgate.stores.postgres import acting, arrays, leases
 from headgate.stores.postgres.acting import Act
-from headgate.stores.postgres.books import Books
-from headgate.stores.postgres.database import SQL, Database
+from headgate.stores.postgres.books import Books, Unheard
+from headgate.stores.postgres.database import SQL, Database, Transaction
 from headgate.stores.postgres.view import LANES, Order, Seen, View, ViewLine
 from headgate.stores.protocol import Claim, Exchange, Exchanged
 from headgate.stores.relational import finishing, moves, overriding, routing, succession
@@ -59,8 +59,10 @@ first_look = msgspec.json.Decoder(First)
 class RoundTrip:
     """One exchange: choose, act, look."""
 
-    def __init__(self, books: Books, database: Database, exchange: Exchange) -> None:
+    def __init__(self, books: Books, database: Database, exchange: Exchange, sent: Unheard) -> None:
         self._books = books
+        self._sent = sent
+        """Gets what was done, or may have been: much may fail before the worker hears of it."""
         self._db = database
         self._exchange = exchange
         self._claim = exchange.claim
@@ -112,8 +114,9 @@ class RoundTrip:
             params = (*self._look_params(claim, ()), op)
             text = self._db.value(SQL.exchange.look_and_take, params)
         except StoreInDoubt:
-            self._books.doubt(self._exchange.worker, op, frozenset())
+            self._sent.append((op, self._exchange))
             raise
+        self._sent.append((op, self._exchange))
         first = first_look.decode(text)
         self._looked = self._seen(first.seen, claim)
         return first.act
@@ -261,9 +264,9 @@ class RoundTrip:
         try:
             text, after = self._db.call_two(SQL.exchange.act, params, behind)
         except StoreInDoubt:
-            tokens = {f.token for f in (*exchange.finishes, *exchange.passed)}
-            self._books.doubt(exchange.worker, op, frozenset(tokens))
+            self._sent.append((op, exchange))
             raise
+        self._sent.append((op, exchange))
         if claim is not None and claim.again and after is not None:
             nearer = self._view if heads is not None else None
             claim.state.view = self._seen(look.decode(after), claim, nearer)
@@ -309,12 +312,8 @@ class RoundTrip:
     def _expire(self, claimed: tuple[Claimed, ...], expired: frozenset[int]) -> tuple[Claimed, ...]:
         """Their time to start was over before they were taken: they leave for good."""
         with self._db.write() as tx:
-            for token in expired:
-                running = tx.row(SQL.finish.running, {"token": token})
-                if running is not None:
-                    finishing.leave(tx, running)
-                    moves.conclude(tx, running["job"], "cancelled", "expired", attempt=0)
-                    record(tx, "job_expired", running["id"])
+            expire(tx, expired)
+        self._books.forget(expired)
         self._more = True
         return tuple(one for one in claimed if one.token not in expired)
 
@@ -354,6 +353,16 @@ class RoundTrip:
             unrouted=unrouted,
             recall=_changed(claim.state, view.seen.version if act.version is None else act.version),
         )
+
+
+def expire(tx: Transaction, tokens: Iterable[int]) -> None:
+    """Attempts of jobs whose time to start was over before they were taken."""
+    for token in tokens:
+        running = tx.row(SQL.finish.running, {"token": token})
+        if running is not None:
+            finishing.leave(tx, running)
+            moves.conclude(tx, running["job"], "cancelled", "expired", attempt=0)
+            record(tx, "job_expired", running["id"])
 
 
 @functools.lru_cache(16)

@@ -97,7 +97,7 @@ BEGIN
             OR NOT (p_queues IS NULL OR v_band.queue = ANY (p_queues));
         -- The limits that the band needs as a whole, and the names that its keys belong to.
         v_names := '{}';
-        IF v_band.band NOT LIKE '%,[],[],%' THEN
+        IF json_array_length(v_shape -> 1) + json_array_length(v_shape -> 2) > 0 THEN
             SELECT coalesce(array_agg(need ->> 0) FILTER (WHERE need ->> 1 = '0'), '{}'),
                    coalesce(array_agg(need ->> 0) FILTER (WHERE need ->> 1 = '1'), '{}')
             INTO v_more, v_names
@@ -787,7 +787,8 @@ $$;
 CREATE OR REPLACE FUNCTION headgate.claimed_by(worker text, op bigint) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_agg(json_build_array(
-        json_build_array(j.queue, j.priority, j.band, j.turn, j.lane, r.reserved),
+        json_build_array(j.queue, j.priority, j.band, j.turn, j.lane, r.reserved,
+                         r.attempt = 1 AND coalesce(j.expires_at <= r.started_at, false)),
         r.token, j.id, r.attempt, r.ready_at, j.created_at, j.args, j.options, r.slots::json,
         CASE WHEN r.attempt > 1 THEN headgate.history(j.n) END,
         CASE WHEN j.caps IS NULL THEN 0 WHEN j.caps LIKE '%"waiting"%' THEN 2 ELSE 1 END)

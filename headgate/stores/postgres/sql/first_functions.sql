@@ -15,7 +15,9 @@ DECLARE
 BEGIN
     IF json_array_length(v_seen -> 'lanes') = 1 AND json_array_length(v_seen -> 'bands') = 1
         AND v_lane ->> 3 = '1' AND v_lane ->> 4 = 'false'
-        AND v_band ->> 2 LIKE '%,[],[],%' AND v_lane ->> 2 = ''
+        -- Read, not searched for: a task may have any name, that of an empty list too.
+        AND json_array_length((v_band ->> 2)::json -> 1) = 0
+        AND json_array_length((v_band ->> 2)::json -> 2) = 0 AND v_lane ->> 2 = ''
         -- What has to be done first is left to the caller.
         AND v_seen ->> 'paused' IS NULL AND v_seen ->> 'expired' = 'false'
         AND v_seen ->> 'unrouted' = 'false'
