@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Literal, cast
 
 from headgate.errors import ConcurrencyLimitReached, DeclarationError
-from headgate.jobs import CapUse, Refusal
+from headgate.jobs import CapUse, NewJob, Refusal, Submitted
 from headgate.limits import MAX_VALUE, Key, check_name, check_value
 from headgate.options import check_unique_for, seconds
 from headgate.stores.protocol import CapSpec
@@ -207,6 +207,28 @@ def check_waits(uses: Iterable[CapUse], why: str) -> None:
                 f"the cap {use.group!r} blocks when it is full, but {why}: give it another"
                 " when_full there, with using(caps=[Cap(…)])"
             )
+
+
+def wait_of(job: NewJob, done: Submitted) -> float:
+    """Seconds for which this submission may be tried again: those of the cap that refused it."""
+    refused = done.refused
+    if refused is None:
+        return 0.0
+    # Two caps may share a group, each with a count of its own: the one that refused decides.
+    return max(
+        (
+            use.wait
+            for use in job.caps
+            if use.group == refused.group
+            and {
+                "total": use.max_total,
+                "waiting": use.max_waiting,
+                "period": use.unique_for,
+            }[refused.rule]
+            is not None
+        ),
+        default=0.0,
+    )
 
 
 def refusal_error(refusal: Refusal) -> ConcurrencyLimitReached:

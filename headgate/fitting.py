@@ -11,35 +11,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
-from headgate.caps import check_waits
+from headgate.caps import check_waits, wait_of
 from headgate.jobs import NewJob, Submitted
 from headgate.threads import in_thread
 from headgate.waiting import SAFETY_POLL, Watch, aringing, ringing
 
 Store = Callable[[list[NewJob]], list[Submitted]]
-
-
-def wait_of(job: NewJob, done: Submitted) -> float:
-    """Seconds for which this submission may be tried again: those of the cap that refused it."""
-    refused = done.refused
-    if refused is None:
-        return 0.0
-    # Two caps may share a group, each with a count of its own: the one that refused decides.
-    return max(
-        (
-            use.wait
-            for use in job.caps
-            if use.group == refused.group
-            and {
-                "total": use.max_total,
-                "waiting": use.max_waiting,
-                "period": use.unique_for,
-            }[refused.rule]
-            is not None
-        ),
-        default=0.0,
-    )
 
 
 def waits(jobs: Sequence[NewJob], done: Sequence[Submitted]) -> bool:
@@ -79,6 +58,20 @@ class _Line:
     def jobs(self, left: Sequence[int]) -> list[NewJob]:
         return [self._jobs[n] for n in left]
 
+    def given_up(self) -> list[int]:
+        return [
+            n
+            for n, (job, one) in enumerate(zip(self._jobs, self._done, strict=True))
+            if one.refused is not None and wait_of(job, one) > 0
+        ]
+
+    def last(self, left: Sequence[int]) -> list[NewJob]:
+        """The same for the last time: whoever is refused now is refused for good, and counts."""
+        return [
+            replace(job, caps=tuple(replace(use, wait=0.0) for use in job.caps))
+            for job in self.jobs(left)
+        ]
+
     def put(self, left: Sequence[int], done: Sequence[Submitted]) -> None:
         for n, one in zip(left, done, strict=True):
             self._done[n] = one
@@ -96,6 +89,8 @@ def wait_for_room(
             line.put(left, store(line.jobs(left)))
             if left := line.left():
                 rung.wait(line.pause(left))
+    if left := line.given_up():
+        line.put(left, store(line.last(left)))
 
 
 async def await_room(
@@ -110,3 +105,5 @@ async def await_room(
             if left := line.left():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(rung.wait(), line.pause(left))
+    if left := line.given_up():
+        line.put(left, await in_thread(store, line.last(left)))

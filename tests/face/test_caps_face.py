@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -336,6 +338,25 @@ def test_block_gives_up_after_its_timeout(both: App) -> None:
         quick.submit(2)
 
 
+def test_who_blocks_is_counted_once_and_only_when_given_up(both: App) -> None:
+    send = declare_blocking(both, timeout=0.3)
+    send.submit(1)
+    with pytest.raises(ConcurrencyLimitReached):
+        send.submit(2)
+    (event,) = both.store.events("cap_refused")
+    assert event.data["count"] == 1
+
+    thread = threading.Thread(target=lambda: drain(both))
+    patient = send.using(caps=[Cap("few", max_total=1, when_full="block", timeout=30)])
+    threading.Timer(0.2, thread.start).start()
+    patient.submit(3)
+    thread.join(30)
+    store: Any = both.store
+    store._tally.flush()
+    (event,) = both.store.events("cap_refused")
+    assert event.data["count"] == 1
+
+
 def test_block_goes_on_when_there_is_room(both: App) -> None:
     send = declare_blocking(both, None)
     first = send.submit(1)
@@ -551,6 +572,31 @@ def test_the_catalogue_keeps_what_it_is_told(both: App) -> None:
     drain(both)
     assert both.store.task("send") == send.spec()
     assert json.loads(send.call(1).new_job().args) == {"n": 1}
+
+
+# --- what is written down ----------------------------------------------------------------------
+
+
+def test_all_that_a_short_program_was_refused_is_written_down(both: App) -> None:
+    program = f"""
+from headgate import App, Cap, ConcurrencyLimitReached
+
+app = App({both.store.url!r})
+
+
+@app.task(caps=[Cap("all", max_total=1)])
+def send() -> None: ...
+
+
+for _ in range(11):
+    try:
+        send.submit()
+    except ConcurrencyLimitReached:
+        pass
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    (event,) = both.store.events("cap_refused")
+    assert event.data["count"] == 10
 
 
 # --- the command -------------------------------------------------------------------------------

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from headgate.caps import wait_of
 from headgate.errors import StoreError
 from headgate.jobs import NewJob, Submitted
 from headgate.stores.relational.events import record
@@ -39,19 +42,23 @@ def note(tx: Transaction, kind: str, group: str, count: int, **data: Any) -> Non
 
 class Tally:
     """The refusals of this process. The first is written down at once, then what comes in a
-    pause together; a process that is killed in one takes its last count with it."""
+    pause together, at the latest when the process ends; one that is killed in a pause takes its
+    last count with it."""
 
     def __init__(self, write: Callable[[], AbstractContextManager[Transaction]]) -> None:
         self._write = write
         self._lock = threading.Lock()
         self._counts: dict[Key, int] = {}
         self._timer: threading.Timer | None = None
+        self._process = os.getpid()
 
     def add(self, jobs: Sequence[NewJob], results: Iterable[Submitted]) -> None:
         """Count what was not stored. Those who submit without caps never come here."""
         keys: list[Key] = []
         for job, result in zip(jobs, results, strict=True):
             if result.refused is not None:
+                if wait_of(job, result) > 0:
+                    continue  # it is tried again, and counts when it is given up
                 refused = result.refused
                 keys.append(("cap_refused", refused.group, refused.rule, refused.cap))
             elif job.caps and result.existing and result.id != job.id and not job.idempotency_key:
@@ -61,6 +68,9 @@ class Tally:
         if not keys:
             return
         with self._lock:
+            if self._process != os.getpid():
+                # A fork: what was counted before is the parent's, and so is the timer.
+                self._process, self._timer, self._counts = os.getpid(), None, {}
             for key in keys:
                 self._counts[key] = self._counts.get(key, 0) + 1
             if self._timer is not None:
@@ -68,13 +78,19 @@ class Tally:
             self._timer = threading.Timer(PAUSE, self.flush)
             self._timer.daemon = True
             self._timer.start()
+            atexit.register(self._at_exit)
         self._put_down()
+
+    def _at_exit(self) -> None:
+        if self._process == os.getpid():
+            self.flush()
 
     def flush(self) -> None:
         with self._lock:
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
+            atexit.unregister(self._at_exit)
         self._put_down()
 
     def _put_down(self) -> None:
