@@ -46,7 +46,7 @@ prove-exactness: $(VENV)/.ready pgbouncer
 	HEADGATE_PROOF=full $(BIN)/pytest -s tests/exactness tests/conformance $(ARGS)
 
 prove-schedules: $(VENV)/.ready
-	HEADGATE_PROOF=full $(BIN)/pytest -s tests/schedules $(ARGS)
+	HEADGATE_PROOF=full $(BIN)/pytest -s tests/schedules tests/scheduler tests/configuration $(ARGS)
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
