@@ -110,16 +110,35 @@ def database_url(directory: Path) -> str:
     return f"sqlite:///{quote(str(directory / DATABASE))}"
 
 
+_DATA_OF = {"/etc/dsari": "/var/lib/dsari", "/usr/local/etc/dsari": "/usr/local/lib/dsari"}
+
+
+def data_directory(content: Mapping[str, Any], base: Path) -> Path:
+    """Where the scheduler of a configuration keeps what it writes: `data_dir`, else where dsari
+    has it for configurations in this place, else beside the configuration.
+
+    >>> data_directory({}, Path("/etc/dsari")), data_directory({"data_dir": "x"}, Path("/srv"))
+    (PosixPath('/var/lib/dsari'), PosixPath('/srv/x'))
+    """
+    named: object = content.get("data_dir")
+    if isinstance(named, str) and named.strip():
+        try:
+            return base / Path(named).expanduser()
+        except RuntimeError:
+            return base / named  # no such user: taken as it is written
+    if (base.parent.name, base.name) == (".dsari", "etc"):
+        return base.parent / "var"
+    return Path(_DATA_OF.get(str(base), base))
+
+
 def _without_jobs(content: dict[str, Any], file: Path) -> dict[str, Any]:
     """Of a file with jobs for `headgate scheduler`, what concerns everybody; the store is where
     the scheduler has it."""
     left = {key: value for key, value in content.items() if key not in SCHEDULER_KEYS}
     if len(left) == len(content) or "url" in left:
         return left
-    base = file if file.is_dir() else file.parent
-    named: object = content.get("data_dir")
-    directory = base / Path(named).expanduser() if isinstance(named, str) else base
-    return {"url": database_url(directory.absolute()), **left}
+    base = (file if file.is_dir() else file.parent).absolute()
+    return {"url": database_url(data_directory(content, base)), **left}
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,10 @@ def scheduler(
         grace=_GRACE if scheduled.shutdown_kill_grace is None else scheduled.shutdown_kill_grace,
         url=url,
     ).checked()
-    sys.exit(serve(options, orders=ORDERS))
+    code = serve(options, orders=ORDERS)
+    if frame.as_json:
+        frame.print_json({"exit": code, "options": asdict(options)})
+    sys.exit(code)
 
 
 def _checked(path: Path, url: str | None) -> Scheduled:

@@ -95,7 +95,8 @@ def _declare_job(app: App, scheduled: Scheduled, runs: Runs, job: JobConfig) -> 
 def own_limit(job: JobConfig, scheduled: Scheduled) -> Limit | None:
     """The limit that keeps a job from overlapping with itself, where the one of its own name is a
     concurrency group already: jobs and groups may have the same names."""
-    if job.concurrent_runs or job.name not in scheduled.groups:
+    taken = job.name in scheduled.groups or job.name in scheduled.config.rates
+    if job.concurrent_runs or not taken:
         return None
     return Limit(f"{job.name} (runs)", 1)
 

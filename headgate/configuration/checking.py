@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headgate.config import CONFIG_KEYS, DATABASE, Config, database_url
+from headgate.config import CONFIG_KEYS, DATABASE, Config, data_directory, database_url
 from headgate.configuration import section as read
 from headgate.configuration.jobchecks import check_name_of, command_of, job_of, occasions, zone_of
 from headgate.configuration.localzone import local_zone
@@ -61,7 +61,8 @@ def _check(
     strict = not source.dsari
     own = {key: root.left.pop(key) for key in CONFIG_KEYS if key in root.left}
     root.take("config_d", read.text, "")
-    data_dir = source.directory / root.take("data_dir", _directory, "")
+    root.take("data_dir", read.text, "")
+    data_dir = data_directory(source.data, source.directory)
     root.ignore(_REPORTS, "has no effect: Headgate writes no HTML reports")
     root.ignore(["database"], f"has no effect: runs are kept in the store ({DATABASE}, or url)")
     zone = root.take("schedule_timezone", zone_of, None) or local_zone()
@@ -83,10 +84,6 @@ def _check(
     if not jobs and not problems.fatal:
         problems.warn((), "no jobs: there is nothing to run")
     return _with_groups(scheduled, groups, problems)
-
-
-def _directory(value: object) -> str:
-    return str(Path(read.text(value)).expanduser())
 
 
 def _config(

@@ -25,6 +25,8 @@ from headgate.schedules.schedule import MISSED, Missed, Schedule
 from headgate.schedules.timetable import find_zone
 
 MAX_NAME = 64
+RESERVED = "headgate."
+"""What tells of runs has tasks of its own."""
 _NAME = re.compile(r"[- A-Za-z0-9_+.:@]+")
 
 TIMING_KEYS = (
@@ -110,6 +112,8 @@ def check_name_of(name: object, what: str) -> str:
         raise Wrong(f"the name of a {what} must be a text that is not empty, got {kind_of(name)}")
     if len(name) > MAX_NAME:
         raise Wrong(f"the name of a {what} has at most {MAX_NAME} characters, not {len(name)}")
+    if what == "job" and name.startswith(RESERVED):
+        raise Wrong(f"names that begin with {RESERVED!r} are taken: give it another one")
     if not _NAME.fullmatch(name) or name in (".", "..") or name.strip() != name:
         raise Wrong(
             f"{name!r} is no name of a {what}: letters, digits, spaces inside, and - _ + . : @"
@@ -156,7 +160,10 @@ def _exit_codes(value: object) -> tuple[int, ...]:
 
 
 def _directory(value: object) -> str:
-    path = Path(read.text(value)).expanduser()
+    try:
+        path = Path(read.text(value)).expanduser()
+    except RuntimeError as error:
+        raise Wrong(f"{value!r}: {error}") from None
     if not path.is_absolute():
         raise Wrong(f"must be an absolute path, got {str(path)!r}")
     return str(path)

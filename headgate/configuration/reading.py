@@ -114,7 +114,7 @@ def _read(main: Path) -> Source:
             waiting = _more_files(main, first, merged, problems)
     if not files and not problems:
         wanted = ", ".join((OWN_FILE, *MAIN_FILES))
-        told = f"none of {wanted} and no {CONFIG_D} with such files is in this directory"
+        told = f"cannot be read: neither {wanted} nor a {CONFIG_D} with such files is in it"
         problems.append(Problem(told, file=str(main)))
     if problems:
         raise ConfigurationError(problems)

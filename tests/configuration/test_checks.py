@@ -183,3 +183,36 @@ def test_whom_to_tell(tmp_path: Path) -> None:
     assert told(tmp_path, {"jobs": {"a": {"command": "x", "notify": True}}}).keys() == {
         "jobs.a.notify"
     }
+
+
+def test_where_things_are_kept(tmp_path: Path) -> None:
+    data = {"jobs": {"a": {"command": "x"}}}
+    assert checked(tmp_path, data).data_dir == tmp_path
+    assert checked(tmp_path, {"data_dir": "var", **data}).data_dir == tmp_path / "var"
+    home = tmp_path / ".dsari" / "etc"
+    home.mkdir(parents=True)
+    assert checked(home, data).data_dir == tmp_path / ".dsari" / "var"
+    assert "data_dir" in told(tmp_path, {"data_dir": 5, **data})
+
+
+def test_a_job_and_a_group_of_one_name_are_two_things(tmp_path: Path) -> None:
+    from headgate.configuration.building import build
+    from headgate.limits import Need
+
+    data = {
+        "jobs": {"x": {"command": "x", "concurrency_groups": ["x"]}, "y": {"command": "y"}},
+        "concurrency_groups": {"x": {"max": 3}},
+    }
+    app, _ = build(checked(tmp_path, data))
+    needs = app.tasks["x"].call().new_job().needs
+    assert needs.all == (Need("x (runs)"),)
+    assert needs.one_of == ((Need("x"),),)
+    assert app.tasks["y"].call().new_job().needs.all == (Need("y"),)
+    assert app.publication("").code == {"x (runs)": 1, "y": 1}
+    assert app.publication("").file == {"x": 3}
+
+
+def test_names_of_ours_cannot_be_taken(tmp_path: Path) -> None:
+    assert list(told(tmp_path, {"jobs": {"headgate.notify": {"command": "x"}}})) == [
+        'jobs."headgate.notify"'
+    ]

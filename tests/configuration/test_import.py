@@ -1,0 +1,89 @@
+"""A crontab, or a dsari configuration, as a headgate.toml that means the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headgate.configuration.checking import load
+from headgate.configuration.crontab import read, to_toml
+from headgate.configuration.model import JobConfig
+
+TAB = r"""
+# of ada
+MAILTO=ada@example.com
+PATH = "/usr/local/bin:/bin"
+*/5 9-17 * * 1-5	/usr/bin/poll --quiet >/dev/null 2>&1
+@daily cd work && ./tidy
+CRON_TZ=Europe/Berlin
+30 2 * * 7 mail -s "100\% done" ada%Hello,%it's done.%
+SHELL=/bin/bash
+0~30 4 1,15 * * poll -v
+@reboot start-it
+70 * * * * wrong
+* * * * *
+"""
+
+
+def imported(text: str, folder: Path, *, system: bool = False) -> dict[str, JobConfig]:
+    file = folder / "headgate.toml"
+    file.write_text(to_toml(read(text, "crontab", system=system), "crontab"))
+    return dict(load(file, environ={})[0].jobs)
+
+
+def test_a_crontab_becomes_jobs(tmp_path: Path) -> None:
+    jobs = imported(TAB, tmp_path)
+    assert list(jobs) == ["poll", "cd", "mail", "poll-2"]
+    poll, tidy, mail, again = jobs.values()
+    assert poll.command == "/usr/bin/poll --quiet >/dev/null 2>&1"
+    assert poll.environment == {"PATH": "/usr/local/bin:/bin"}
+    assert poll.cwd == str(Path.home())
+    assert [job.schedule.when for job in jobs.values() if job.schedule] == [
+        "*/5 9-17 * * 1-5",
+        "0 0 * * *",
+        "30 2 * * 7",
+        "H(0-30) 4 1,15 * *",
+    ]
+    assert tidy.command == "cd work && ./tidy"
+    assert mail.schedule is not None
+    assert mail.schedule.timezone == "Europe/Berlin"
+    assert again.command == ("/bin/bash", "-c", "poll -v")
+
+
+def test_what_cannot_be_carried_over_is_said_with_its_line() -> None:
+    problems = read(TAB, "crontab").problems
+    assert [(problem.line, problem.message.split(":")[0]) for problem in problems] == [
+        (3, "MAILTO has no effect"),
+        (11, "left out"),
+        (12, "left out"),
+        (13, "left out"),
+    ]
+
+
+def test_input_behind_a_percent_sign_reaches_the_command(tmp_path: Path) -> None:
+    jobs = imported("0 0 * * * cat; echo 5\\%%one%it's two%\n", tmp_path)
+    done = subprocess.run(str(jobs["cat"].command), shell=True, capture_output=True, text=True)
+    assert done.stdout == "one\nit's two\n\n5%\n"
+
+
+def test_the_user_of_a_system_crontab(tmp_path: Path) -> None:
+    jobs = imported("17 * * * * root run-parts /etc/cron.hourly\n", tmp_path, system=True)
+    assert jobs["run-parts"].command == (
+        *("sudo", "-H", "-u", "root", "--", "/bin/sh", "-c"),
+        "run-parts /etc/cron.hourly",
+    )
+
+
+@pytest.mark.parametrize("name", ["overlap", "groups", "distribution"])
+def test_the_examples_mean_the_same_as_a_headgate_toml(name: str, tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "dsari" / f"{name}.json"
+    out = tmp_path / "headgate.toml"
+    run = [sys.executable, "-m", "headgate", "import", "dsari", str(example), "-o", str(out)]
+    assert subprocess.run(run, capture_output=True).returncode == 0
+    before, after = load(example, environ={})[0], load(out, environ={})[0]
+    assert (after.jobs, after.groups) == (before.jobs, before.groups)
+    # What is there already is not overwritten.
+    assert subprocess.run(run, capture_output=True).returncode == 2
