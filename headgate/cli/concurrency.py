@@ -72,7 +72,9 @@ def set_limit(
 @pass_frame
 def reset(frame: Frame, group: str, reason: str) -> None:
     """Take back a `set`: file and code decide again."""
-    _told(frame, _desk(frame).reset(group, reason=reason))
+    desk = _desk(frame)
+    _ask_back(desk, group, "limit", "nobody has set the limit of")
+    _told(frame, desk.reset(group, reason=reason))
 
 
 @concurrency.command("pause", cls=Verb)
@@ -94,7 +96,9 @@ def pause(frame: Frame, group: str, reason: str, **ends: float | None) -> None:
 @pass_frame
 def resume(frame: Frame, group: str, reason: str) -> None:
     """Take back a `pause`."""
-    _told(frame, _desk(frame).resume(group, reason=reason))
+    desk = _desk(frame)
+    _ask_back(desk, group, "pause", "nobody has paused")
+    _told(frame, desk.resume(group, reason=reason))
 
 
 @concurrency.command("weight", cls=Verb)
@@ -173,6 +177,16 @@ def _ask_about(frame: Frame, group: str) -> None:
             f"note: nothing declares {record.group} and nobody holds it: it counts for jobs that"
             " come to need it; is the name right?"
         )
+
+
+def _ask_back(desk: Concurrency, group: str, what: str, nobody: str) -> None:
+    """What is not there need not be taken back; but is that the group that was meant?"""
+    from headgate.cli import show
+    from headgate.limits import check_group
+
+    group = check_group(group)
+    if not any(said.group == group and getattr(said, what) is not None for said in desk.words()):
+        show.note(f"note: {nobody} {group}: is the name right?")
 
 
 def _told(frame: Frame, after: LimitRecord, word: Word | None = None) -> None:

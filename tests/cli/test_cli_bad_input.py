@@ -88,7 +88,7 @@ def test_every_flag_has_the_environment_variable_that_help_promises() -> None:
             if not isinstance(option, click.Option) or option.is_eager:
                 continue
             flag = max(option.opts, key=len).lstrip("-").replace("-", "_")
-            name = "_".join(["HEADGATE", *words, flag]).upper()
+            name = "_".join(["HEADGATE", *words, flag]).upper().replace("-", "_")
             # These two are read where the configuration is merged (tests/face/test_config.py).
             if name not in ("HEADGATE_URL", "HEADGATE_CONFIG"):
                 read = option.envvar or f"{ctx.auto_envvar_prefix}_{(option.name or '').upper()}"

@@ -32,6 +32,15 @@ def test_a_limit_for_some_time(headgate: Command, store: Store) -> None:
     assert ", paused, until " in paused.out
 
 
+def test_what_is_not_there_to_be_taken_back_is_asked_about(headgate: Command, store: Store) -> None:
+    publish(store, tenant=4)
+    headgate("concurrency", "pause", "tenant")
+    told = headgate("concurrency", "resume", "tenant/acme")
+    assert (told.code, "nobody has paused tenant/acme" in told.err) == (0, True)
+    assert "nobody has set the limit of tenat" in headgate("concurrency", "reset", "tenat").err
+    assert headgate("concurrency", "resume", "tenant").err == ""
+
+
 def test_ls_says_what_was_said_and_by_whom(headgate: Command, store: Store) -> None:
     assert headgate("concurrency", "ls").code == 0
     publish(store, gpu=4, tenant=2)
