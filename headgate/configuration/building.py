@@ -12,7 +12,6 @@ from headgate.configuration.model import JobConfig, Notify, Scheduled
 from headgate.configuration.runs import NOTIFY, Runs, facts_of
 from headgate.context import Context
 from headgate.errors import HeadgateError
-from headgate.limitbook import LimitBook
 from headgate.limits import Limit, OneOf
 from headgate.notify import tell_command, tell_webhook
 
@@ -30,30 +29,27 @@ def build(scheduled: Scheduled) -> tuple[App, Runs]:
 
 def rebuild(app: App, scheduled: Scheduled, runs: Runs) -> None:
     """Let the app declare this configuration instead of the one before, or raise and leave it as
-    it was. What runs goes on as it was begun; what waits, waits under the new limits."""
-    before = app.tasks.copy(), app.schedules.copy(), app._book, app._config_source, runs.scheduled
-    app.tasks.clear()
-    app.schedules.clear()
-    app._book = LimitBook(app)
-    _configure(app, scheduled.config)
+    it was. What runs goes on as it was begun; what waits, waits under the new limits.
+
+    Made aside and put in place when it is whole: threads of this process look up tasks at any
+    time, and must not find that one is missing which both configurations have.
+    """
+    aside = App(app.url, config=scheduled.config)
+    declare(aside, scheduled, runs)
+    aside.publication("")  # whatever cannot be resolved is told now
+    aside.declared_schedules("")
+    for task in aside.tasks.values():
+        task.app = app
+    aside._book._app = app
+    app._config_source = scheduled.config
+    app.__dict__.pop("config", None)  # read when it is next needed
+    app._book = aside._book
     runs.scheduled = scheduled
-    try:
-        declare(app, scheduled, runs)
-        app.publication("")  # whatever cannot be resolved is told now
-        app.declared_schedules("")
-    except BaseException:
-        tasks, schedules, app._book, config, runs.scheduled = before
-        app.tasks.clear()
-        app.tasks.update(tasks)
-        app.schedules.clear()
-        app.schedules.update(schedules)
-        _configure(app, config)
-        raise
-
-
-def _configure(app: App, config: Any) -> None:
-    app._config_source = config
-    app.__dict__.pop("config", None)  # read when it is first needed
+    app.tasks.update(aside.tasks)
+    for name in [name for name in app.tasks if name not in aside.tasks]:
+        del app.tasks[name]
+    app.schedules.clear()
+    app.schedules.update(aside.schedules)
 
 
 def declare(app: App, scheduled: Scheduled, runs: Runs) -> None:
@@ -116,7 +112,7 @@ def _declare_notify(app: App, runs: Runs) -> None:
         # Who cancels a run knows of it.
         if state != "failed":
             return
-        found = app.get_job(job)
+        found = runs.app.get_job(job)
         config = runs.scheduled.jobs.get(found.task)
         if config is None or "failure" not in config.notify:
             return

@@ -58,7 +58,7 @@ class Runs:
     """The runs of one scheduler process. `scheduled` is replaced when it is told to reload."""
 
     def __init__(self, app: App, scheduled: Scheduled) -> None:
-        self._app = app
+        self.app = app
         self.scheduled = scheduled
         self._lock = threading.Lock()
         self._begun: dict[int, Begun] = {}
@@ -69,7 +69,7 @@ class Runs:
     # --- before and after ---------------------------------------------------------------------
 
     def before(self, job: JobConfig, run: CommandRun) -> Setting:
-        wants_past = past_runs(self._app.store, job.name)
+        wants_past = past_runs(self.app.store, job.name)
         directory = self.directory(job.name, run.job)
         directory.mkdir(parents=True, exist_ok=True)
         kind, _, more = run.trigger.partition(":")
@@ -134,7 +134,7 @@ class Runs:
     def notifications(self, facts: Facts) -> list[Any]:
         """One call for each way of telling, so that one that fails is not told twice by another."""
         notify = self.scheduled.notify
-        task = self._app.tasks[NOTIFY]
+        task = self.app.tasks[NOTIFY]
         ways = [("command", notify.command), ("webhook", notify.webhook)]
         return [task.call(way=way, facts=dict(facts)) for way, given in ways if given is not None]
 
