@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from headgate.context import Context
-from headgate.errors import Cancel, StaleAttempt
+from headgate.errors import Cancel, StaleAttempt, StoreBusy, StoreInDoubt, StoreUnavailable
 from headgate.jobs import Claimed, NewJob, Progress
 from headgate.stores.protocol import Store
 from headgate.tasks import Task
@@ -16,7 +17,10 @@ from headgate.worker.chains import Hold
 from headgate.worker.execute import delay_before_retry
 from headgate.worker.outcome import Allowance, Stop
 
+log = logging.getLogger("headgate.worker")
+
 _RETAKE_POLL = 1.0
+_AGAIN = 0.1
 
 
 class Desk(Protocol):
@@ -122,11 +126,28 @@ class Attempt:
             if self._closed:
                 raise self._stale()
             self.holding = False
-        if not self._desk.store.release_groups(self.token):
+        if not self._give_groups_back():
             raise self._stale()
         with self._lock:
             self._lent = True
         self._desk.note_released(+1)
+
+    def _give_groups_back(self) -> bool:
+        """False: the attempt is no longer the running one. After a lost answer nobody knows
+        whether they were given back, and code that goes on as if it held them may run beside
+        another that does: so the store is asked until it is known."""
+        doubt = False
+        while True:
+            try:
+                # Told twice, it changes nothing: then they are gone, in one way or the other.
+                return self._desk.store.release_groups(self.token) or doubt
+            except (StoreBusy, StoreUnavailable) as error:
+                doubt = doubt or isinstance(error, StoreInDoubt)
+                if not doubt:
+                    self.holding = True
+                if not doubt or self.stop is not None:
+                    raise
+            time.sleep(_AGAIN)
 
     def retake(self, timeout: float | None) -> bool:
         """Wait for the same groups. The bell is opened before the first try: a slot given
@@ -136,7 +157,7 @@ class Attempt:
         deadline = None if timeout is None else began + timeout
         bell = store.bell("room")
         try:
-            while not store.retake_groups(self.token, time.monotonic() - began):
+            while not self._try_retake(time.monotonic() - began):
                 if self.stop is not None:
                     raise Cancel(self.stop.reason)
                 left = _RETAKE_POLL if deadline is None else deadline - time.monotonic()
@@ -149,6 +170,15 @@ class Attempt:
             bell.close()
             self._take_room_back()
         return True
+
+    def _try_retake(self, waited: float) -> bool:
+        try:
+            return self._desk.store.retake_groups(self.token, waited)
+        except (StoreBusy, StoreUnavailable) as error:
+            # The code cannot go on without its groups, and asking again does no harm: wait, as
+            # for others who hold them. Should the lease end meanwhile, the attempt is stopped.
+            log.warning("job %s waits for its groups: %s", self.claimed.job, error)
+            return False
 
     def _take_room_back(self) -> None:
         """After the wait, or when the attempt ended in the middle of it: once in any case."""

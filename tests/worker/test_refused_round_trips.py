@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate import App, StoreUnavailable, Worker
+from headgate import App, Context, StoreUnavailable, Worker
+from headgate.errors import StoreInDoubt
 from headgate.stores.protocol import Exchange, Exchanged
 
 
@@ -87,3 +88,48 @@ def test_a_worker_that_was_declared_dead_stops(app: App) -> None:
     job = work.using(max_lost=0).submit()
     Worker(app, burst=True).run()
     assert (app.get_job(job.id).state, app.get_job(job.id).reason) == ("failed", "lost")
+
+
+def test_who_waits_for_its_groups_waits_for_the_store_too(app: App) -> None:
+    """It cannot go on without them, and a store that is away for a moment says nothing of them."""
+    away = iter((True, True))
+    real = app.store.retake_groups
+
+    def retake(token: int, waited: float = 0.0) -> bool:
+        if next(away, False):
+            raise StoreUnavailable("away")
+        return real(token, waited)
+
+    @app.task(max_concurrent=1)
+    def work(ctx: Context) -> int:
+        with ctx.released():
+            pass
+        return app.slots.get_status(work.name).active
+
+    job = work.submit()
+    app.store.retake_groups = retake  # type: ignore[method-assign]
+    Worker(app, burst=True).run()
+    assert job.result(timeout=0) == 1
+
+
+def test_groups_given_back_by_a_lost_answer_are_taken_again(app: App) -> None:
+    """The code goes on as if it held them: so it must know whether it does."""
+    lost = iter((True,))
+    real = app.store.release_groups
+
+    def release(token: int) -> bool:
+        done = real(token)
+        if next(lost, False):
+            raise StoreInDoubt("the wire was cut")
+        return done
+
+    @app.task(max_concurrent=1)
+    def work(ctx: Context) -> tuple[int, int]:
+        with ctx.released():
+            inside = app.slots.get_status(work.name).active
+        return inside, app.slots.get_status(work.name).active
+
+    job = work.submit()
+    app.store.release_groups = release  # type: ignore[method-assign]
+    Worker(app, burst=True).run()
+    assert job.result(timeout=0) == (0, 1)
