@@ -269,6 +269,9 @@ class WorkLoop:
                 await self._loop.run_in_executor(self._thread, call)
             except StoreError as error:
                 log.warning("%s failed (%s); it will be tried again", what, error)
+            except Exception:
+                # Whatever is wrong with it: nobody waits for a chore, so it would end unheard of.
+                log.exception("%s failed; it will be tried again", what)
 
     # --- burst, and the last job of a process -------------------------------------------------
 

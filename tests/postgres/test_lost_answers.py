@@ -11,6 +11,7 @@ import pytest
 from headgate.errors import StoreInDoubt, StoreUnavailable
 from headgate.jobs import Failure, Finish
 from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.store import PostgresStore
 from headgate.stores.protocol import Claim, Exchange
 from tests.conformance.conftest import Rig, need
 from tests.postgres.rival import Rival, Waiter, until_blocked
@@ -144,3 +145,25 @@ def test_who_has_no_room_for_what_a_lost_answer_brought_gives_it_back(
     assert [rig.state(id) for id in ids] == ["ready", "ready"]
     assert rig.held("api") == 0
     assert [(c.job, c.attempt) for c in rig.hand().claim()] == [(id, 1) for id in ids]
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["first", "behind"])
+def test_a_commit_that_fails_is_told_of_the_first_only(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, behind: bool
+) -> None:
+    """Where each statement is sent in a transaction of its own, as through a pooler."""
+    assert isinstance(rig.store, PostgresStore)
+    real, commits = Database._commit, iter((behind,))
+
+    def commit(self: Database, *args: Any) -> None:
+        if not next(commits, False):
+            raise StoreInDoubt("the wire was cut")
+        real(self, *args)
+
+    monkeypatch.setattr(Database, "_commit", commit)
+    if behind:
+        assert rig.store._db.call_two("SELECT 1", (), ("SELECT 2", ())) == (1, None)
+    else:
+        with pytest.raises(StoreInDoubt):
+            rig.store._db.call_two("SELECT 1", (), ("SELECT 2", ()))
+    monkeypatch.setattr(Database, "_commit", real)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from headgate import App, Context, StoreUnavailable, Worker
 from headgate.errors import StoreInDoubt
 from headgate.stores.protocol import Exchange, Exchanged
+from headgate.worker import sweeper
 
 
 class Moody:
@@ -133,3 +135,27 @@ def test_groups_given_back_by_a_lost_answer_are_taken_again(app: App) -> None:
     app.store.release_groups = release  # type: ignore[method-assign]
     Worker(app, burst=True).run()
     assert job.result(timeout=0) == (0, 1)
+
+
+def test_a_chore_that_fails_is_told_of_and_tried_again(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[int] = []
+    twice = threading.Event()
+
+    def sweep() -> None:
+        tries.append(1)
+        if len(tries) > 1:
+            twice.set()
+        raise ValueError("nobody thought of this")
+
+    @app.task
+    def work() -> bool:
+        return twice.wait(10)
+
+    job = work.submit()
+    monkeypatch.setattr(sweeper, "EVERY", 0.05)
+    app.store.sweep = sweep  # type: ignore[method-assign, assignment]
+    Worker(app, burst=True).run()
+    assert job.result(timeout=0), "it was tried once"
+    assert "sweeping failed" in caplog.text

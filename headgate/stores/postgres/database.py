@@ -335,12 +335,13 @@ class Database:
             for sql, params in statements:
                 try:
                     with self.write() as tx:
-                        values.append(tx.value(sql, params))
+                        value = tx.value(sql, params)
                 except StoreError:
                     if not values:
                         raise
                     # The first is committed, and its answer counts: as below.
-                    values.append(None)
+                    value = None
+                values.append(value)
             return values
         questions = [self._question(sql, params) for sql, params in statements]
         with self.session() as connection:
