@@ -66,8 +66,8 @@ class Warden:
 
     def run(self) -> int:
         kernel.adopt_orphans()
-        # The worker's death reaches us as SIGTERM, not SIGKILL: we hold its files, so its
-        # slots stay taken until we have killed what runs below us, whoever else died.
+        # The death of those above reaches us as SIGTERM, not SIGKILL: we hold the worker's files,
+        # so its slots stay taken until we have killed what runs below us, whoever else died.
         self._signals = kernel.Signals((signal.SIGTERM, signal.SIGCHLD))
         kernel.die_with_parent(self._parent, signal.SIGTERM)
         try:
@@ -253,10 +253,38 @@ class _prepare:
         kernel.die_with_parent(self._parent)
 
 
+class _Outer:
+    """The process round the warden, in case somebody kills that one: it adopts what is left
+    then, kills it, and ends last. It holds the socket too, so whoever reads the other end hears
+    of our end only when all is gone."""
+
+    def __init__(self, warden: int, parent: int) -> None:
+        self._warden = warden
+        signal.signal(signal.SIGTERM, self._pass_on)
+        kernel.die_with_parent(parent, signal.SIGTERM)
+
+    def _pass_on(self, number: int, frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._warden, number)  # our child, not reaped yet: the pid is still its own
+
+    def run(self) -> int:
+        os.waitid(os.P_PID, self._warden, os.WEXITED | os.WNOWAIT)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        me = os.getpid()
+        kernel.kill_until_none(lambda: kernel.below(me), lambda _pid, _code: None)
+        return 0
+
+
 def main(arguments: Sequence[str]) -> int:
     fd, parent, *fds = map(int, arguments)
     os.set_inheritable(fd, False)
-    return Warden(socket.socket(fileno=fd), parent, fds).run()
+    kernel.adopt_orphans()
+    outer = os.getpid()
+    # A bare fork is safe here: this process has one thread.
+    pid = os.fork()
+    if pid:
+        return _Outer(pid, parent).run()
+    return Warden(socket.socket(fileno=fd), outer, fds).run()
 
 
 if __name__ == "__main__":
