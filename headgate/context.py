@@ -125,12 +125,12 @@ class Context:
         self.granted_at = granted_at
         """By the clock of `headgate.execlog`, when the store was asked for what allows this
         attempt to run: it allowed it then or later. None where nobody was asked."""
-
         tick = None if options == "{}" else tick_of(options)
         self.schedule: str | None = None if tick is None else tick[0]
         """The schedule that submitted the job; None: it was submitted in another way."""
         self.scheduled_at: float | None = None if tick is None else tick[1]
         """When it was due, in seconds since the epoch."""
+
     @classmethod
     def of(cls, claimed: Claimed, port: AttemptPort, granted_at: float | None = None) -> Context:
         """The context of a claimed attempt."""

@@ -9,8 +9,9 @@ one, else from the schedule's name, like `H` in cron. All times are those of the
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -21,8 +22,9 @@ from headgate.schedules.hashed import draw
 MAX_TEXT = 1000
 HORIZON = timedelta(days=50 * 366)
 """A rule without a time in so long is taken to have none: some could be searched for ever."""
-SHORT_HORIZON = timedelta(days=9 * 366)
-"""The same for rules that repeat within a day, where the search is slow. A leap day is found."""
+DAYS = 20_000
+TRIES = 4_000
+"""Days that are looked at, and looked through, for a rule that repeats by the day or faster."""
 ANCHOR = datetime(1970, 1, 5)
 """A Monday. Where a rule has no DTSTART, every n-th week or day is counted from here."""
 
@@ -39,6 +41,10 @@ _KNOWN = {
     "FREQ", "INTERVAL", "UNTIL", "WKST", "BYSETPOS", "BYMONTH", "BYMONTHDAY", "BYYEARDAY",
     "BYWEEKNO", "BYDAY", "BYHOUR", "BYMINUTE", "BYSECOND",
 }  # fmt: skip
+_OF_DAYS = ("BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYDAY", "WKST")
+_DAY = timedelta(days=1)
+_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
+"""What odd texts have brought out of the library."""
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d))?(Z?)")
 
 
@@ -60,7 +66,13 @@ class Recurrence:
             # All that the rule takes from its anchor but the month has been said above; the 1st
             # is a day of every month.
             self._anchor = self._anchor.replace(day=1)
-        self._rule = "RRULE:" + ";".join(f"{key}={value}" for key, value in parts.items())
+        self._rule = _joined(parts)
+        if self._freq in _FREQS[4:] and "BYSETPOS" in parts:
+            raise InvalidSchedule(
+                f"{text!r}: BYSETPOS picks from the times of a day, week, month or year: it cannot"
+                f" be used with FREQ={self._freq}"
+            )
+        self._days = self._day_rule(parts)
         if self.next(start or datetime(2000, 1, 1), inclusive=True) is None and not self._until:
             raise InvalidSchedule(f"{text!r} never comes: no day is what its parts ask for")
 
@@ -156,20 +168,67 @@ class Recurrence:
         if self._first is not None and wall < self._first:
             wall, inclusive = self._first, True
         try:
-            last = wall + (HORIZON if self._freq in _FREQS[:4] else SHORT_HORIZON)
+            last = wall + HORIZON
         except OverflowError:
             return None
         if self._until is not None:
             last = min(last, self._until)
+        if self._freq in _FREQS[3:]:
+            return self._by_days(wall, inclusive, last)
+        return self._find(self._rule, self._before(wall), wall, inclusive, last)
+
+    def _day_rule(self, parts: Mapping[str, str]) -> str | None:
+        """The days that fit, whatever the time and the phase; None: all."""
+        days = {key: parts[key] for key in _OF_DAYS if key in parts}
+        if not days or self._freq not in _FREQS[3:]:
+            return None
+        # A number before a day (2FR) counts in months and years only.
+        days["BYDAY"] = re.sub(r"[+-]?\d+", "", days.get("BYDAY", ",".join(_DAYS)))
+        midnight = {"BYHOUR": "0", "BYMINUTE": "0", "BYSECOND": "0"}
+        return _joined({"FREQ": "YEARLY", **days, **midnight})
+
+    def _by_days(self, wall: datetime, inclusive: bool, last: datetime) -> datetime | None:
+        """Day by day: for a rule that never fits, the library would look at every second until
+        the year 9999."""
+        tries = 0
+        for day in itertools.islice(self._fitting_days(wall), DAYS):
+            if day > last or tries >= TRIES:
+                return None
+            if self._freq == "DAILY" and (day.date() - self._anchor.date()).days % self._interval:
+                continue
+            tries += 1
+            begin = max(wall, day)
+            end = min(last, day + _DAY - timedelta(seconds=1))
+            here = inclusive or begin > wall
+            found = self._find(self._rule, self._before(begin), begin, here, end)
+            if found is not None:
+                return found
+        return None
+
+    def _fitting_days(self, wall: datetime) -> Iterator[datetime]:
+        """From the day of `wall` on."""
+        first = wall.replace(hour=0, minute=0, second=0, microsecond=0)
+        if self._days is None:
+            return (first + n * _DAY for n in range((datetime.max - first).days))
+        try:
+            rule = library("dateutil.rrule").rrulestr(self._days, dtstart=first)
+        except _ERRORS as error:
+            raise self._unusable(error) from None
+        return iter(rule)
+
+    def _find(
+        self, rule: str, anchor: datetime, wall: datetime, inclusive: bool, last: datetime
+    ) -> datetime | None:
         if last < wall:
             return None
         rules = library("dateutil.rrule")
         try:
-            rule = rules.rrulestr(self._rule, dtstart=self._before(wall)).replace(until=last)
-            return rule.after(wall, inc=inclusive)
-        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-            detail = " ".join(str(error).split())
-            raise InvalidSchedule(f"{self._text!r} cannot be used ({detail})") from None
+            return rules.rrulestr(rule, dtstart=anchor).replace(until=last).after(wall, inclusive)
+        except _ERRORS as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: Exception) -> InvalidSchedule:
+        return InvalidSchedule(f"{self._text!r} cannot be used ({' '.join(str(error).split())})")
 
     def _before(self, wall: datetime) -> datetime:
         """An anchor of the same phase shortly before `wall`: the library counts all the way from
@@ -184,3 +243,7 @@ class Recurrence:
         rounds = max(0, passed // months - 2)
         years, month = divmod(self._anchor.month - 1 + rounds * months, 12)
         return self._anchor.replace(year=self._anchor.year + years, month=month + 1)
+
+
+def _joined(parts: Mapping[str, str]) -> str:
+    return "RRULE:" + ";".join(f"{key}={value}" for key, value in parts.items())
