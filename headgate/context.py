@@ -320,7 +320,16 @@ class Released:
             ctx._released -= 1
 
     async def __aenter__(self) -> None:
-        await in_thread(self.__enter__)
+        entering = asyncio.ensure_future(in_thread(self.__enter__))
+        try:
+            await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            # The thread gives the slots back all the same, and the block is not entered: whoever
+            # goes on after this (a time-out of the code's own) must not do so without them.
+            await asyncio.wait([entering])
+            if not entering.cancelled() and entering.exception() is None:
+                await self.__aexit__(None, None, None)
+            raise
 
     async def __aexit__(
         self,
