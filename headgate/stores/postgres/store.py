@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
@@ -185,7 +184,7 @@ class PostgresStore(RelationalStore):
     async def asubmit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         done = await callers.asubmit(conn, self._db.schema, jobs)
         if capping.has_caps(jobs):
-            await asyncio.to_thread(self._tally.add, jobs, done)
+            await in_thread(self._tally.add, jobs, done)
         return done
 
     # --- work --------------------------------------------------------------------------------
