@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from headgate.errors import ScheduleNotFound
-from headgate.jobs import CapUse, NewJob
+from headgate.jobs import CapUse, NewJob, Retention
 from headgate.schedules import template
 from headgate.schedules.planning import plan, table_of
-from headgate.stores.protocol import Ticking
+from headgate.stores.protocol import Tick, Ticking
 from tests.conformance.conftest import Rig, need
 from tests.schedules.desk import START, Desk, spec
 
@@ -106,8 +108,6 @@ def test_a_clock_that_was_set_back_ticks_nothing_twice(desk: Desk) -> None:
     found = desk.store.schedule("tidy")
     assert found is not None
     again = template.to_job(found.spec.job, "tidy", START + 60, None)
-    from headgate.stores.protocol import Tick
-
     ticking = Ticking(
         "tidy", found.digest, found.next_at, found.next_at, (Tick(START + 60, again),)
     )
@@ -426,8 +426,6 @@ def test_a_cap_may_refuse_a_tick(desk: Desk) -> None:
 
 
 def test_ticks_are_pruned_like_the_runs(desk: Desk) -> None:
-    from headgate.jobs import Retention
-
     desk.declare(spec())
     desk.tick()
     desk.wait(60)
@@ -436,3 +434,36 @@ def test_ticks_are_pruned_like_the_runs(desk: Desk) -> None:
     desk.rig.clock.advance(950)
     desk.store.prune(Retention(succeeded=1000))
     assert desk.outcomes() == [(120, "run")]
+
+
+# --- the clocks are changed ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "hours"),
+    [
+        ("Europe/Berlin", "2027-03-28", 23),
+        ("Europe/Berlin", "2027-10-31", 25),
+        ("America/New_York", "2027-03-14", 23),
+        ("America/New_York", "2027-11-07", 25),
+    ],
+)
+def test_a_day_on_which_the_clocks_are_changed(desk: Desk, zone: str, day: str, hours: int) -> None:
+    """Ticked as it passes, half an hour at a time: the nightly one runs once, that of every half
+    hour as often as there are half hours."""
+    midnight = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).timestamp()
+    desk.rig.clock.advance(midnight - 1 - START)
+    desk.declare(
+        spec("nightly", "30 1,2 * * *", timezone=zone, pile_up=True),
+        spec("often", "*/30 * * * *", timezone=zone, pile_up=True),
+    )
+    desk.tick()
+    desk.wait(1)
+    for _ in range(hours * 2 - 1):
+        desk.wait(1800)
+    assert [outcome for _, outcome in desk.outcomes("often")] == ["run"] * (hours * 2)
+    nightly = [datetime.fromtimestamp(t.at, ZoneInfo(zone)) for t in desk.ticks("nightly")]
+    expected = [(1, 30), (3, 0) if hours == 23 else (2, 30)]
+    assert [(moment.hour, moment.minute) for moment in nightly] == expected
+    assert len({moment.timestamp() for moment in nightly}) == 2
+    assert desk.jobs() == hours * 2 + 2
