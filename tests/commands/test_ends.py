@@ -103,7 +103,7 @@ def test_stopping_the_worker(place: Place) -> None:
     tree = place.start()
     id = nested(place)
     tree.signal(signal.SIGTERM)
-    wait_until(lambda: "stopping" in tree.output())
+    wait_until(lambda: "once more to stop at once" in tree.output())
     tree.signal(signal.SIGTERM)  # once more: at once
     assert tree.wait() == 0
     job = place.job(id)
