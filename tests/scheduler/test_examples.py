@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -10,13 +11,23 @@ import pytest
 from tests.scheduler.stage import Stage, Watcher
 from tests.worker.site import Tree, wait_until
 
+FULL = os.environ.get("HEADGATE_PROOF") == "full"
+STORES = ["sqlite", "postgres"] if FULL else ["postgres"]
+"""The other examples are run on SQLite."""
+MORE = 3 if FULL else 1
 LONG = 1.5
 """As 90 s to a minute: longer than the second after which the next tick is due."""
 
 
-def ran(stage: Stage, tree: Tree, starts: int) -> None:
-    """Until so many runs have started; then a stop, which waits for those under way."""
-    wait_until(lambda: len(stage.starts()) >= starts, 40, f"{starts} starts")
+def ran(stage: Stage, tree: Tree, starts: int, jobs: int = 5) -> None:
+    """Until so many runs have started, and each job has; then a stop, which waits for those that
+    are under way."""
+
+    def enough() -> bool:
+        found = stage.starts()
+        return len(found) >= starts and len({start["task"] for start in found}) == jobs
+
+    wait_until(enough, 60, f"{starts} starts, of all jobs")
     tree.signal(signal.SIGTERM)
     assert tree.wait() == 0
 
@@ -25,7 +36,7 @@ def test_jobs_that_take_longer_than_their_schedule_do_not_overlap_with_themselve
     stage: Stage,
 ) -> None:
     data = stage.example("overlap", LONG)
-    ran(stage, stage.start(), 9)
+    ran(stage, stage.start(), 7 * MORE, jobs=3)
     report = stage.judge(data, {})
     assert report.ok, report.text()
     assert {name: report.usage[name].peak for name in data["jobs"]} == dict.fromkeys(
@@ -34,13 +45,13 @@ def test_jobs_that_take_longer_than_their_schedule_do_not_overlap_with_themselve
     attempts = sorted(report.attempts, key=lambda attempt: attempt.start)
     together = [sum(a.start <= b.start < a.until for a in attempts) for b in attempts]
     assert max(together) == 3  # of each other they know nothing
-    assert stage.ticks() >= 9
+    assert stage.ticks() >= 7
 
 
 def test_a_declared_group_has_room_for_two_and_an_undeclared_one_for_one(stage: Stage) -> None:
     data = stage.example("groups", LONG)
     tree = stage.start()
-    ran(stage, tree, 14)
+    ran(stage, tree, 9 * MORE)
     report = stage.judge(data, {"host-a_group": 2, "host-b_group": 1})
     assert report.ok, report.text()
     assert report.usage["host-a_group"].peak == 2
@@ -48,26 +59,23 @@ def test_a_declared_group_has_room_for_two_and_an_undeclared_one_for_one(stage: 
     assert "'host-b_group' is not declared" in tree.output()
     # A blocked run starts the moment a slot is free.
     assert (report.usage["host-b_group"].ratio or 0) > 0.75, report.text()
-    # Nobody is left out for long: each job has run.
-    assert {start["task"] for start in stage.starts()} == set(data["jobs"])
     stage.ticks()
 
 
-@pytest.mark.parametrize("site", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("site", STORES, indirect=True)
 def test_runs_are_distributed_over_the_groups(stage: Stage) -> None:
     data = stage.example("distribution", LONG)
-    ran(stage, stage.start(), 14)
+    ran(stage, stage.start(), 9 * MORE)
     report = stage.judge(data, {"host-a_group": 2, "host-b_group": 1})
     assert report.ok, report.text()
     assert report.usage["host-a_group"].peak == 2
     assert report.usage["host-b_group"].peak == 1
     ratios = [report.usage[name].ratio or 0 for name in ("host-a_group", "host-b_group")]
     assert min(ratios) > 0.75, report.text()
-    assert {start["task"] for start in stage.starts()} == set(data["jobs"])
     stage.ticks()
 
 
-@pytest.mark.parametrize("site", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("site", STORES, indirect=True)
 def test_after_a_kill_nothing_overlaps_and_nothing_is_forgotten(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,15 +84,15 @@ def test_after_a_kill_nothing_overlaps_and_nothing_is_forgotten(
     data = stage.example("distribution", 2.0)
     watcher = Watcher(stage)
     tree = stage.start()
-    for round_ in range(2):
+    for round_ in range(2 * MORE):
         before = len(stage.starts())
         wait_until(lambda: len(stage.starts()) >= before + 4, 40, "runs under way")  # noqa: B023
         watcher.kill(tree)
-        if round_ == 0:
+        if round_ % 2 == 0:
             tree.guard.wait()
-        # The second time at once, beside what is being killed.
+        # Every second time at once, beside what is being killed.
         tree = stage.start()
-    ran(stage, tree, len(stage.starts()) + 8)
+    ran(stage, tree, len(stage.starts()) + 6)
     report = stage.judge(data, {"host-a_group": 2, "host-b_group": 1}, watcher.kills())
     assert report.ok, report.text()
     assert report.explained >= 2  # those that had begun just before the kills, at least

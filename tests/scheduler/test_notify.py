@@ -95,7 +95,9 @@ def test_a_run_lost_with_its_machine_is_told_as_a_failure(stage: Stage, heard: H
     stage.write(
         {
             "notify": {"webhook": heard.url},
-            "jobs": {"deadly": {"command": ["sh", "-c", "kill -9 $(cat $DATA_DIR/guard); sleep 30"]}},
+            "jobs": {
+                "deadly": {"command": ["sh", "-c", "kill -9 $(cat $DATA_DIR/guard); sleep 30"]}
+            },
         }
     )
     watcher = Watcher(stage)
