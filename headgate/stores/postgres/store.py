@@ -48,6 +48,7 @@ from headgate.stores.relational.store import RelationalStore, check_chunk
 from headgate.stores.relational.tally import Tally
 from headgate.stores.relational.ticking import Submit
 from headgate.stores.relational.transaction import Row
+from headgate.threads import in_thread
 
 T = TypeVar("T")
 log = logging.getLogger("headgate.store")
