@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,8 @@ _AHEAD = 16
 """Jobs reserved at once, for each that may run."""
 _AHEAD_KEYED = 2
 """The same for jobs of a key: who comes new waits for no more of another's than this."""
+_APART = 0.5
+"""Seconds between two tries to tell an end that waits for somebody's transaction."""
 _GATHERING = 0.005
 """Seconds for which ends may wait for others, while what follows them is here already."""
 
@@ -80,6 +83,7 @@ class Claimer:
         self._progress_due: asyncio.TimerHandle | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._late_due: asyncio.TimerHandle | None = None
+        self._apart_due = 0.0
         self._under_way = False
         self._ends = False
         """Something has ended since the last round trip was put together."""
@@ -199,11 +203,12 @@ class Claimer:
         ear = Ear(self.store.bell("work"), self._heard)
         try:
             wait = 0.0
-            while not (self.closing and not self.outbox.finishes):
+            while not (self.closing and self.outbox.empty):
                 # Full, or about to ask again anyway: nobody need be told to wake us.
                 ear.awake(busy=wait <= 0 or self._room() <= 0)
                 await self._sleep(wait if ear.hears else min(wait, _POLL_WITHOUT_BELL))
                 wait = await self._round_trip()
+                wait = min(wait, await self._tell_apart())
         finally:
             ear.close()
             self._settler.heard(StoreUnavailable("the worker has stopped"))
@@ -292,6 +297,9 @@ class Claimer:
         try:
             answer = await self._send(exchange)
         except (StoreBusy, StoreUnavailable) as error:
+            if isinstance(error, StoreBusy) and self.outbox.set_apart(load):
+                self._apart_due = self._loop.time() + _APART
+                return 0.0
             return self._refused(error)
         except Exception as error:
             # Not the store's state but something that was sent.
@@ -319,6 +327,32 @@ class Claimer:
         if self._ends:
             self._tell_ends()
         return wait
+
+    async def _tell_apart(self) -> float:
+        """Try the ends that wait for others' transactions, until one still has to; how long to
+        sleep before the next try."""
+        while self.outbox.apart:
+            late = self._apart_due - self._loop.time()
+            if late > 0:
+                return late
+            token, finish = next(iter(self.outbox.apart.items()))
+            try:
+                answer = await self._send(Exchange(self._worker, (finish,)))
+            except (StoreBusy, StoreUnavailable):
+                # Behind the others: they may wait for somebody else.
+                self.outbox.apart[token] = self.outbox.apart.pop(token)
+                self._apart_due = self._loop.time() + _APART
+                continue
+            except Exception:
+                answer = None
+            del self.outbox.apart[token]
+            if answer is None or answer.dead:
+                # The next round trip tells it, and knows what to do about either.
+                self.outbox.finishes[token] = finish
+                return 0.0
+            assert self.runner is not None
+            self.runner.heard((token,), answer.refused)
+        return math.inf
 
     async def _send(self, exchange: Exchange) -> Exchanged:
         return await self._loop.run_in_executor(self._thread, self.store.exchange, exchange)
@@ -355,6 +389,7 @@ class Claimer:
             return 0.0
         self._empty = 0 if answer.claimed else min(self._empty + 1, 10)
         self.idle = not answer.claimed and not answer.more and self.runner.running == 0
+        self.idle = self.idle and not self.outbox.apart
         if self.idle or self.spent:
             self.on_idle()
         if claim is not None and answer.more:

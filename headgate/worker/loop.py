@@ -99,7 +99,7 @@ class WorkLoop:
         if plan.on_lease_lost == "continue":
             self._overruns = Overruns(
                 *(self._store, plan.name, app.clock, self._thread),
-                lambda: self._claimer.outbox.finishes,
+                lambda: self._claimer.outbox.tokens,
             )
             self._runner.on_over = self._overruns.note_end
             self._claimer.on_refused = self._overruns.refused

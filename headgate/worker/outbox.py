@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass
 
 from headgate.errors import StoreBusy, StoreUnavailable
@@ -39,6 +39,30 @@ class Outbox:
         self._chains = chains
         self.finishes: dict[int, Finish] = {}
         self.progress: dict[int, Progress] = {}
+        self.apart: dict[int, Finish] = {}
+        """Ends with follow-ups for which nobody can tell yet whether there is room under a cap:
+        that depends on a transaction which somebody has open. They are told alone."""
+
+    @property
+    def empty(self) -> bool:
+        return not self.finishes and not self.apart
+
+    @property
+    def tokens(self) -> Set[int]:
+        """The attempts whose end the store has not heard of."""
+        return self.finishes.keys() | self.apart.keys()
+
+    def set_apart(self, load: Load) -> bool:
+        """The store was too busy for this load. What may wait for others' transactions must not
+        make the rest wait with it; True if there was any."""
+        found = [
+            token
+            for token, finish in load.finishes.items()
+            if any(job.caps for job in finish.followups)
+        ]
+        for token in found:
+            self.apart[token] = self.finishes.pop(token)
+        return bool(found)
 
     def load(self) -> Load:
         return Load(dict(self.finishes), dict(self.progress), self._chains.send())

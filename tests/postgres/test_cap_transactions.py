@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
+from headgate import App, Cap, Context, Worker
 from headgate.errors import IdempotencyConflict, SubmitConflict
 from headgate.jobs import CapUse, NewJob, Submitted
 from headgate.stores import open_store
@@ -416,6 +417,40 @@ def test_a_place_is_not_taken_from_a_job_that_waits_again_since_the_snapshot(
         refused = until_decided(caller, lambda: caller.one(waiting)).refused
     assert refused is not None
     assert refused.existing == mine.id
+
+
+def test_an_end_whose_follow_up_waits_for_a_transaction_makes_nothing_else_wait(
+    postgres_url: str,
+) -> None:
+    app = App(postgres_url)
+
+    @app.task(caps=[Cap("few", max_total=1)])
+    def child() -> None: ...
+
+    @app.task
+    def parent(ctx: Context) -> None:
+        ctx.submit(child)
+
+    @app.task
+    def other(n: int) -> int:
+        return n
+
+    app.store.values([])  # the store is made
+    with psycopg.connect(parse(postgres_url).conninfo) as connection:
+        child.using(conn=connection).submit()
+        worker = Worker(app)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        handle = parent.submit()
+        for n in range(10):
+            assert other.submit(n).result(timeout=20) == n
+        assert handle.status() == "running"  # there may be room, or not
+        connection.rollback()
+    handle.result(timeout=20)
+    worker.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    app.close()
 
 
 def test_many_at_once_in_any_order_do_not_wait_in_a_circle(rig: Rig) -> None:

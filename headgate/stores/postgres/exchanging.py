@@ -15,12 +15,16 @@ from headgate.jobs import Claimed, Finish, NewJob, Refusal, Submitted
 from headgate.stores.postgres import capping as postgres_capping
 from headgate.stores.postgres import leases, submitting
 from headgate.stores.postgres.books import Books, Unheard
+from headgate.stores.postgres.connection import LOCK_TIMEOUT
 from headgate.stores.postgres.database import SQL, Database, Transaction
 from headgate.stores.postgres.trip import RoundTrip, expire
 from headgate.stores.protocol import Exchange, Exchanged
 from headgate.stores.relational import capping, finishing, registry, succession
 
 PLAIN = frozenset(("succeeded", "failed"))
+CAPPED_WITHIN = 0.3
+"""Seconds for which an end waits to learn whether there is room for what follows from it: the
+place may depend on a transaction that somebody has open, and all that is told with it waits too."""
 _RESERVED, _EXPIRED = 5, 6
 """What `headgate.claimed_by` tells of an attempt behind its lane."""
 
@@ -89,7 +93,8 @@ class Exchanger:
         return outcome
 
     def _write_ends(self, exchange: Exchange, refused: dict[int, Refusal]) -> set[int] | None:
-        with self._db.write() as tx:
+        capped = any(postgres_capping.has_caps(finish.followups) for finish in exchange.finishes)
+        with self._db.write(timeout=CAPPED_WITHIN if capped else LOCK_TIMEOUT) as tx:
             # As in `act`: nobody declares this worker dead in the middle.
             tx.lock([leases.lock_name(exchange.worker)])
             name = registry.known(tx, exchange.worker)
