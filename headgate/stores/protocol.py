@@ -673,7 +673,7 @@ class Store(Protocol):
         once for each attempt; False: it is already, or the code had ended before the loss."""
         ...
 
-    def put_output(self, outputs: Sequence[Output]) -> frozenset[int]:
+    def put_output(self, told: Sequence[Output]) -> frozenset[int]:
         """Keep what running attempts wrote; the tokens of those that are no longer running,
         for which nothing is kept."""
         ...

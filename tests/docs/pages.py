@@ -40,7 +40,8 @@ _BLOCK = re.compile(
     r"^(?:<!-- docs: (?P<note>[^\n]*) -->\n)?```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S
 )
 _LOOKS = re.compile(
-    r"headgate (jobs (ls|show|why)|concurrency (status|ls|history)|queues ls|workers ls|schedules (ls|show|next))\b"
+    r"headgate (jobs (ls|show|why)|concurrency (status|ls|history)|queues ls|workers ls"
+    r"|schedules (ls|show|next))\b"
 )
 _CHANGING = (
     (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "ID"),
