@@ -13,12 +13,7 @@ from tests.commands import sample
 from tests.stores import on_both, store_url
 from tests.worker.site import Site, Tree, wait_until
 
-BOTH = frozenset(
-    (
-        "test_output_is_followed_from_another_process",
-        "test_nothing_of_a_command_is_alive_when_its_slot_is_granted_again",
-    )
-)
+BOTH = frozenset(("test_output_is_followed_from_another_process",))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

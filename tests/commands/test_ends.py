@@ -137,14 +137,26 @@ def test_stopping_a_worker_shortens_a_long_grace(place: Place) -> None:
     assert (place.job(job.id).state, place.job(job.id).reason) == ("failed", "timeout")
 
 
-@pytest.mark.parametrize("who", ["worker", "keeper", "guard", "outer warden", "warden", "all"])
+@pytest.mark.parametrize(
+    ("place", "who"),
+    [
+        *(
+            ("sqlite", who)
+            for who in ("worker", "keeper", "guard", "outer warden", "warden", "all")
+        ),
+        *(("postgres", who) for who in ("worker", "keeper")),
+    ],
+    indirect=["place"],
+)
 def test_nothing_of_a_command_is_alive_when_its_slot_is_granted_again(
     place: Place, who: str
 ) -> None:
     """Killed without a word, one of them or all at once."""
-    tree = place.start(HEADGATE_DEFAULT_LEASE="3")
+    tree = place.start(HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS="3")
     id = nested(place)
-    place.start(HEADGATE_DEFAULT_LEASE="3")  # it gets the slot as soon as that is free
+    place.start(
+        HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS="3"
+    )  # it gets the slot as soon as that is free
     place.ready(2)
     of = {
         "worker": tree.processes,
@@ -156,8 +168,6 @@ def test_nothing_of_a_command_is_alive_when_its_slot_is_granted_again(
     }
     victims = of[who]()
     if who == "all":
-        if not place.url.startswith("sqlite:"):
-            pytest.skip("who is left of a whole tree is known to the kernel of one machine only")
         # What the command left in sessions of its own lives on: the slot stays taken by it.
         place.freeze(victims)
         left = [process for pid in place.lines("pids") for process in tree_of(int(pid))]
