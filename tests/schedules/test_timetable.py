@@ -184,6 +184,7 @@ def expected(fields: Fields, zone: ZoneInfo, begin: float, end: float) -> list[f
     return sorted(m for m in found if begin < m <= end)
 
 
+@pytest.mark.timeout(900)
 @settings(max_examples=EXAMPLES if FULL else 30)
 @given(
     st.tuples(field(0, 59), field(0, 23, 6), field(1, 31), field(1, 12, 9), field(0, 6)),
