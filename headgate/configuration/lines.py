@@ -1,20 +1,21 @@
 """On which line a value stands. Looked up only when there is something to say about it.
 
-The parsers of JSON and TOML keep no lines. JSON is read again as YAML, whose parser does. Of
-TOML the lines are tried: the value stands where a beginning of the file that can be read ends
-without it, and one line later with it. Where that finds nothing, nothing is said.
+The parsers of JSON and TOML keep no lines. JSON is read again as YAML, whose parser does. TOML is
+read again statement by statement, each of which can be read by itself.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
+from collections.abc import Iterator
 from typing import Any, cast
 
 from headgate.configuration.problems import Path
 
 _IN_MESSAGE = re.compile(r"\(at line (\d+),")
-_MOST_TRIES = 200
+_MOST_ROWS = 500
 
 
 def in_message(message: str, text: str) -> int | None:
@@ -39,48 +40,64 @@ def find(kind: str, text: str, path: Path) -> int | None:
 
 
 def _in_toml(text: str, path: Path) -> int | None:
-    names = [step for step in path if isinstance(step, str)]
+    index = _toml_index(text)
+    names = tuple(step for step in path if isinstance(step, str))
     for end in range(len(names), 0, -1):
-        line = _of_names(text.splitlines(keepends=True), names[:end])
-        if line is not None:
-            return line
+        if names[:end] in index:
+            return index[names[:end]]
     return None
 
 
-def _of_names(rows: list[str], names: list[str]) -> int | None:
-    tries = 0
-    for number, row in enumerate(rows):
-        if names[-1] not in row:
+@functools.lru_cache(maxsize=4)
+def _toml_index(text: str) -> dict[tuple[str, ...], int]:
+    """The line of every name in a file that can be read."""
+    found: dict[tuple[str, ...], int] = {}
+    rows = text.splitlines(keepends=True)
+    table: tuple[str, ...] = ()
+    first = 0
+    while first < len(rows):
+        last, said = _statement(rows, first)
+        if rows[first].lstrip().startswith("["):
+            table = _header(said)
+            _note(found, table, first + 1)
+        else:
+            for path in _paths(said):
+                _note(found, (*table, *path), first + 1)
+        first = last
+    return found
+
+
+def _statement(rows: list[str], first: int) -> tuple[int, dict[str, Any]]:
+    """The next statement and where the one after it begins: a value may go on over lines, until
+    what there is of it can be read."""
+    for last in range(first + 1, min(len(rows), first + _MOST_ROWS) + 1):
+        try:
+            return last, tomllib.loads("".join(rows[first:last]))
+        except (ValueError, RecursionError):
             continue
-        tries += 1
-        if tries > _MOST_TRIES:
-            return None
-        before = _read("".join(rows[:number]))
-        if before is None or _holds(before, names):
-            continue
-        # A value may go on over several lines: until the beginning can be read again.
-        for last in range(number + 1, min(len(rows), number + _MOST_TRIES) + 1):
-            after = _read("".join(rows[:last]))
-            if after is not None:
-                if _holds(after, names):
-                    return number + 1
-                break
-    return None
+    return first + 1, {}
 
 
-def _read(text: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError):
-        return None
+def _header(said: object) -> tuple[str, ...]:
+    names: list[str] = []
+    while said:
+        if isinstance(said, list):
+            said = cast("list[Any]", said)[0]
+        elif isinstance(said, dict):
+            name, said = next(iter(cast("dict[str, Any]", said).items()))
+            names.append(name)
+    return tuple(names)
 
 
-def _holds(data: object, names: list[str]) -> bool:
-    for name in names:
-        # A list of tables: the last one is under way.
-        if isinstance(data, list) and data:
-            data = cast("list[Any]", data)[-1]
-        if not isinstance(data, dict) or name not in data:
-            return False
-        data = cast("dict[str, Any]", data)[name]
-    return True
+def _paths(said: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, value in said.items():
+        yield (name,)
+        if isinstance(value, dict):
+            for path in _paths(cast("dict[str, Any]", value)):
+                yield (name, *path)
+
+
+def _note(found: dict[tuple[str, ...], int], path: tuple[str, ...], line: int) -> None:
+    """The first that speaks of it; a table that is only implied stands where that does."""
+    for end in range(1, len(path) + 1):
+        found.setdefault(path[:end], line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, cast
 
 import yaml
@@ -63,10 +64,7 @@ def _unparsed(error: yaml.MarkedYAMLError) -> Unparsed:
 
 def line_of(text: str, path: Path) -> int | None:
     """The line of the value at `path`, or of the nearest one around it."""
-    try:
-        node: Any = yaml.compose(text, Loader=Loader)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
+    node = _composed(text)
     line: int | None = None
     for step in path:
         found = _inside(node, step)
@@ -74,6 +72,15 @@ def line_of(text: str, path: Path) -> int | None:
             break
         line, node = found
     return line
+
+
+@functools.lru_cache(maxsize=4)
+def _composed(text: str) -> Any:
+    """The nodes of a file, kept: there may be many problems to find the lines of."""
+    try:
+        return yaml.compose(text, Loader=Loader)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
 
 
 def _inside(node: Any, step: str | int) -> tuple[int, Any] | None:
