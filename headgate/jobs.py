@@ -97,6 +97,11 @@ class NewJob:
     parent: str | None = None
     caps: tuple[CapUse, ...] = ()
 
+    @property
+    def depends(self) -> bool:
+        """May it depend on somebody's open transaction what becomes of it?"""
+        return bool(self.caps) or self.idempotency_key is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Submitted:

@@ -40,8 +40,8 @@ class Outbox:
         self.finishes: dict[int, Finish] = {}
         self.progress: dict[int, Progress] = {}
         self.apart: dict[int, Finish] = {}
-        """Ends with follow-ups for which nobody can tell yet whether there is room under a cap:
-        that depends on a transaction which somebody has open. They are told alone."""
+        """Ends with follow-ups of which nobody can tell yet whether they are to be stored: that
+        depends on a transaction which somebody has open. They are told alone."""
 
     @property
     def empty(self) -> bool:
@@ -58,7 +58,7 @@ class Outbox:
         found = [
             token
             for token, finish in load.finishes.items()
-            if any(job.caps for job in finish.followups)
+            if any(job.depends for job in finish.followups)
         ]
         for token in found:
             self.apart[token] = self.finishes.pop(token)

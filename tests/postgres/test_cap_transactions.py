@@ -17,6 +17,7 @@ from psycopg import IsolationLevel
 from headgate import App, Cap, Context, Worker
 from headgate.errors import IdempotencyConflict, SubmitConflict
 from headgate.jobs import CapUse, NewJob, Submitted
+from headgate.options import Options
 from headgate.stores import open_store
 from headgate.stores.postgres.url import parse
 from headgate.stores.relational import inspecting
@@ -419,17 +420,21 @@ def test_a_place_is_not_taken_from_a_job_that_waits_again_since_the_snapshot(
     assert refused.existing == mine.id
 
 
+OPTIONS: list[Options] = [{"caps": [Cap("few", max_total=1)]}, {"idempotency_key": "once"}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: next(iter(options)))
 def test_an_end_whose_follow_up_waits_for_a_transaction_makes_nothing_else_wait(
-    postgres_url: str,
+    postgres_url: str, options: Options
 ) -> None:
     app = App(postgres_url)
 
-    @app.task(caps=[Cap("few", max_total=1)])
+    @app.task
     def child() -> None: ...
 
     @app.task
     def parent(ctx: Context) -> None:
-        ctx.submit(child)
+        ctx.submit(child.using(**options))
 
     @app.task
     def other(n: int) -> int:
@@ -437,14 +442,14 @@ def test_an_end_whose_follow_up_waits_for_a_transaction_makes_nothing_else_wait(
 
     app.store.values([])  # the store is made
     with psycopg.connect(parse(postgres_url).conninfo) as connection:
-        child.using(conn=connection).submit()
+        child.using(conn=connection, **options).submit()
         worker = Worker(app)
-        thread = threading.Thread(target=worker.run)
+        thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         handle = parent.submit()
         for n in range(10):
             assert other.submit(n).result(timeout=20) == n
-        assert handle.status() == "running"  # there may be room, or not
+        assert handle.status() == "running"  # it may be stored, or not
         connection.rollback()
     handle.result(timeout=20)
     worker.stop()

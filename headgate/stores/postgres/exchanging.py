@@ -22,9 +22,9 @@ from headgate.stores.protocol import Exchange, Exchanged
 from headgate.stores.relational import capping, finishing, registry, succession
 
 PLAIN = frozenset(("succeeded", "failed"))
-CAPPED_WITHIN = 0.3
-"""Seconds for which an end waits to learn whether there is room for what follows from it: the
-place may depend on a transaction that somebody has open, and all that is told with it waits too."""
+DEPENDENT_WITHIN = 0.3
+"""Seconds for which an end waits to learn whether what follows from it can be stored: that may
+depend on a transaction that somebody has open, and all that is told with it waits too."""
 _RESERVED, _EXPIRED = 5, 6
 """What `headgate.claimed_by` tells of an attempt behind its lane."""
 
@@ -93,8 +93,8 @@ class Exchanger:
         return outcome
 
     def _write_ends(self, exchange: Exchange, refused: dict[int, Refusal]) -> set[int] | None:
-        capped = any(postgres_capping.has_caps(finish.followups) for finish in exchange.finishes)
-        with self._db.write(timeout=CAPPED_WITHIN if capped else LOCK_TIMEOUT) as tx:
+        depends = any(job.depends for finish in exchange.finishes for job in finish.followups)
+        with self._db.write(timeout=DEPENDENT_WITHIN if depends else LOCK_TIMEOUT) as tx:
             # As in `act`: nobody declares this worker dead in the middle.
             tx.lock([leases.lock_name(exchange.worker)])
             name = registry.known(tx, exchange.worker)
