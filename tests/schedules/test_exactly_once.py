@@ -46,7 +46,7 @@ class Size:
     schedulers: int = 5
 
 
-SHORT = Size(schedules=30, when="* * * * * *", seconds=5, kills=8, ticks=120, slow=0.05)
+SHORT = Size(schedules=30, when="* * * * * *", seconds=5, kills=8, ticks=120, slow=0.13)
 LONG = Size(schedules=1000, when="* * * * * H/20", seconds=185, kills=24, ticks=5000, slow=0.1)
 
 
