@@ -61,7 +61,7 @@ def _check(
     strict = not source.dsari
     own = {key: root.left.pop(key) for key in CONFIG_KEYS if key in root.left}
     root.take("config_d", read.text, "")
-    root.take("data_dir", read.text, "")
+    root.take("data_dir", read.path, "")
     data_dir = data_directory(source.data, source.directory)
     root.ignore(_REPORTS, "has no effect: Headgate writes no HTML reports")
     root.ignore(["database"], f"has no effect: runs are kept in the store ({DATABASE}, or url)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from datetime import datetime
-from pathlib import Path
 from typing import cast
 
 from headgate.configuration import section as read
@@ -160,13 +159,10 @@ def _exit_codes(value: object) -> tuple[int, ...]:
 
 
 def _directory(value: object) -> str:
-    try:
-        path = Path(read.text(value)).expanduser()
-    except RuntimeError as error:
-        raise Wrong(f"{value!r}: {error}") from None
-    if not path.is_absolute():
-        raise Wrong(f"must be an absolute path, got {str(path)!r}")
-    return str(path)
+    path = read.path(value)
+    if not path.startswith("/"):
+        raise Wrong(f"must be an absolute path, got {path!r}")
+    return path
 
 
 def _notify(value: object, default: frozenset[Occasion]) -> frozenset[Occasion]:

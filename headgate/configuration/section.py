@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import pathlib
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
@@ -84,6 +85,14 @@ def text(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise Wrong(f"must be a text that is not empty, got {kind_of(value)}")
     return value
+
+
+def path(value: object) -> str:
+    """A path; ~ and ~user are homes, of users that there are."""
+    try:
+        return str(pathlib.Path(text(value)).expanduser())
+    except RuntimeError:
+        raise Wrong(f"{kind_of(value)}: there is no such user, or it has no home") from None
 
 
 def flag(value: object) -> bool:

@@ -121,6 +121,8 @@ def folder() -> Any:
 
 @many
 @given(data=configurations)
+@example(data={"jobs": {"a": {"command": "x", "cwd": "~nobody-of-that-name"}}})
+@example(data={"jobs": {}, "data_dir": "~nobody-of-that-name"})
 def test_any_json(folder: Path, data: Any) -> None:
     file = folder / "dsari.json"
     file.write_text(json.dumps(data))
