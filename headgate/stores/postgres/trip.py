@@ -222,7 +222,8 @@ class RoundTrip:
         state = claim.state
         state.wanted = max(1, claim.room + claim.ahead_room, state.wanted * 7 // 8)
         wanted = state.wanted
-        size = min(max(8, wanted + 8), MOST_TURNS)
+        # Among many that cannot start, one that can is further away.
+        size = MOST_TURNS if state.barren else min(max(8, wanted + 8), MOST_TURNS)
         bands = len(self._view.seen.bands) if self._view is not None else 1
         each = size if bands <= 4 else max(8, 2 * size // bands)
         queues = None
