@@ -2,6 +2,8 @@
 
     command   what is to be run, checked at declaration
     task      the task that `app.command(...)` gives
+    launch    how a run is begun, with what environment
+    ends      exit codes, and why a program could not be started
     running   one run in a worker: environment, output, end
     cell      a warden of commands, seen from the worker
     warden    a small process round one command; nothing of it outlives the run

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 from click.testing import CliRunner
@@ -154,8 +155,6 @@ def test_output_is_pruned_with_its_job(place: Place) -> None:
     assert place.trees[0].wait() == 0
     assert job.output() == b"hello\n"
     assert place.app.store.prune(Retention(succeeded=0)) == 1
-    import sqlite3
-
     with sqlite3.connect(place.folder / "jobs.db") as db:
         assert db.execute("SELECT count(*) FROM outputs").fetchone() == (0,)
 
@@ -163,3 +162,23 @@ def test_output_is_pruned_with_its_job(place: Place) -> None:
 @pytest.mark.parametrize("flag", ["--attempt", "--stream"])
 def test_flags_that_cannot_be_used(shop: Place, flag: str) -> None:
     assert command(shop, "x", flag, "0")[0] == 2
+
+
+def test_a_store_that_is_locked_for_a_while_loses_nothing(place: Place) -> None:
+    place.start()
+    place.ready()
+    go = place.folder / "go"
+    wait = f"while [ ! -e '{go}' ]; do sleep 0.02; done"
+    count = "i=0; while [ $i -lt 200 ]; do echo $i; i=$((i+1)); done"
+    job = sample.sh.submit(arguments=[f"echo up; {wait}; {count}; touch '{go}.done'; {count}"])
+    place.wait_for_output(job.id, b"up")
+    with closing(sqlite3.connect(place.folder / "jobs.db", timeout=10)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        go.touch()
+        wait_until((place.folder / "go.done").exists, why="the command does not wait for us")
+        assert place.output(job.id) == b"up\n"
+        db.rollback()
+    assert job.result(timeout=20) == 0
+    expected = "up\n" + 2 * "".join(f"{n}\n" for n in range(200))
+    assert job.output() == expected.encode()
+    assert place.trees[0].stop() == 0

@@ -242,3 +242,11 @@ def test_submissions_that_cannot_work(given: dict[str, object]) -> None:
         command.submit(**given)
     with pytest.raises(InvalidArguments):
         app.submit("c", given)
+
+
+def test_a_command_on_a_schedule() -> None:
+    app = memory_app()
+    app.command("nightly", ["true"], schedule="0 2 * * *", timezone="Europe/Berlin")
+    assert list(app.schedules) == ["nightly"]
+    with pytest.raises(DeclarationError):
+        app.command("never", ["true"], schedule="0 2 * *")
