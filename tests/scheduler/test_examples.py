@@ -97,9 +97,12 @@ def test_after_a_kill_nothing_overlaps_and_nothing_is_forgotten(
     assert report.ok, report.text()
     assert report.explained >= 2  # those that had begun just before the kills, at least
     stage.ticks(gaps=True)
-    # What was cut short has run again: a job is over, or waits for its next turn.
-    states = {run.state for run in stage.runs()}
-    assert states <= {"succeeded", "ready", "scheduled"}, [
-        (run.task, run.state, run.reason) for run in stage.runs()
-    ]
+    # What was cut short has run again: a job is over, or waits for its next turn; one that was
+    # killed four times, more often than it may be, says so.
+    with stage.store() as store:
+        for run in stage.runs():
+            assert run.state in ("succeeded", "ready", "scheduled", "failed"), run
+            if run.state == "failed":
+                attempts = store.attempts(run.id)
+                assert (run.reason, [a.outcome for a in attempts]) == ("lost", ["lost"] * 4)
     assert time.time() - max(run.created_at for run in stage.runs()) < 30
