@@ -4,7 +4,9 @@ server keeps one plan for it."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
+_SHORT = 64
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"'})
 
 
@@ -13,7 +15,10 @@ def numbers(values: Iterable[int | float | None]) -> str:
     >>> numbers([1, None, 2.5])
     '{1,NULL,2.5}'
     """
-    return "{" + ",".join("NULL" if v is None else repr(v) for v in values) + "}"
+    found = list(values)
+    if None in found:
+        return "{" + ",".join("NULL" if v is None else repr(v) for v in found) + "}"
+    return "{" + ",".join(map(repr, found)) + "}"
 
 
 def texts(values: Iterable[str | None]) -> str:
@@ -21,9 +26,19 @@ def texts(values: Iterable[str | None]) -> str:
     >>> texts(["a", None, 'say "x"'])
     '{"a",NULL,"say \\"x\\""}'
     """
-    return (
-        "{" + ",".join("NULL" if v is None else f'"{v.translate(_ESCAPED)}"' for v in values) + "}"
-    )
+    return "{" + ",".join(map(_cell, values)) + "}"
+
+
+def _cell(value: str | None) -> str:
+    # Most are the same few words, time and again: states, reasons, empty results.
+    return _quoted(value) if value is None or len(value) < _SHORT else _quote(value)
+
+
+def _quote(value: str | None) -> str:
+    return "NULL" if value is None else f'"{value.translate(_ESCAPED)}"'
+
+
+_quoted = lru_cache(1024)(_quote)
 
 
 def flags(values: Iterable[bool]) -> str:

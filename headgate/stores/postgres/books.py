@@ -8,6 +8,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from headgate.choice import LaneKey, Taken
@@ -109,7 +110,7 @@ class Books:
     def claimed(self, key: LaneKey, taken: Taken | None, row: list[Any]) -> Claimed:
         """An attempt as `act` tells it. What was reserved (`taken`) holds nothing yet: it says
         in which chain it waits."""
-        token, job, attempt, since, created_at, args, options, slots, history, *capped = row
+        token, job, attempt, _, since, created_at, args, options, slots, history, *capped = row
         if capped and capped[0]:
             self.capped[token] = job
             self.starts = self.starts or capped[0] == 2
@@ -117,7 +118,7 @@ class Books:
         if taken is not None:
             chain, picked = taken.chain, taken.grant.picked
             self._follows[token] = chain
-            groups = tuple((group, -1) for group in groups_of(chain))
+            groups = _awaited(chain)
         else:
             # A start under a rate is spent: there is nothing to give back or to pass on.
             kept = [cell for cell in slots if cell[1] != RATE_SLOT]
@@ -148,3 +149,9 @@ class Books:
             chain=chain,
             reserved=taken is not None,
         )
+
+
+@lru_cache(maxsize=16384)
+def _awaited(chain: str) -> tuple[tuple[str, int], ...]:
+    """The groups of a chain, without a slot of theirs yet."""
+    return tuple((group, -1) for group in groups_of(chain))

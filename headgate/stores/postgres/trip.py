@@ -132,10 +132,7 @@ class RoundTrip:
         rotation = claim.state.rotation(key.queue, key.priority)
         rotation.cursor = key.turn
         rotation.remember_lane(key.turn, key.band, key.lane)
-        claimed = tuple(
-            self._books.claimed(key, None, [token, job, attempt, *rest])
-            for token, job, attempt, _, *rest in act.claimed or ()
-        )
+        claimed = tuple(self._books.claimed(key, None, row) for row in act.claimed or ())
         if act.expired:
             claimed = self._expire(claimed, frozenset(act.expired))
         return self._answer(act, claimed)
@@ -300,8 +297,8 @@ class RoundTrip:
     def _claimed(self, order: Order, rows: list[list[Any]]) -> Iterator[Claimed]:
         """In the order in which they were chosen; of each lane there may be fewer."""
         found: dict[int, deque[list[Any]]] = {}
-        for token, job, attempt, lane, *rest in rows:
-            found.setdefault(lane, deque()).append([token, job, attempt, *rest])
+        for row in rows:
+            found.setdefault(row[3], deque()).append(row)
         for lane, taken in zip(order.jobs, self._taken(), strict=True):
             if found.get(lane):
                 key = order.lanes[abs(lane) - 1]

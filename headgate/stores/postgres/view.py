@@ -7,7 +7,7 @@ A view is a snapshot: the choice made from it may be out of date when it is acte
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -162,12 +162,12 @@ class Order:
         self._numbers: dict[LaneKey, int] = {}
         self.jobs: list[int] = []
 
-    def number(self, key: LaneKey, place: Callable[[], int]) -> int:
+    def number(self, key: LaneKey, place: int) -> int:
         """The lane's, which is noted with its place when it comes up for the first time."""
         number = self._numbers.get(key)
         if number is None:
             self.lanes.append(key)
-            self.places.append(place())
+            self.places.append(place)
             number = self._numbers[key] = len(self.lanes)
         return number
 
@@ -191,6 +191,8 @@ class ViewLine:
         self.now = self.boot = view.seen.now
         self.lines = view.lines
         self.order = Order()
+        self._taking: LaneKey | None = None
+        self._number = 0
 
     # --- the line -----------------------------------------------------------------------------
 
@@ -282,12 +284,11 @@ class ViewLine:
         return rows[0] if rows else None
 
     def take(self, key: LaneKey, row: Row, plan: Sequence[Need], *, reserved: bool) -> None:
-        def place() -> int:
+        if key is not self._taking:  # most follow one of the same lane
             lane = self._lane(key)
-            return row["place"] if lane is None else lane.place
-
-        number = self.order.number(key, place)
-        self.order.jobs.append(-number if reserved else number)
+            place = row["place"] if lane is None else lane.place
+            self._taking, self._number = key, self.order.number(key, place)
+        self.order.jobs.append(-self._number if reserved else self._number)
 
     def expire(self, key: LaneKey, row: Row) -> None:
         raise AssertionError("what has expired is found when it is taken")

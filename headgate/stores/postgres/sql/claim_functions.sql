@@ -789,7 +789,7 @@ LANGUAGE sql STABLE AS $$
     SELECT json_agg(json_build_array(
         json_build_array(j.queue, j.priority, j.band, j.turn, j.lane, r.reserved,
                          r.attempt = 1 AND coalesce(j.expires_at <= r.started_at, false)),
-        r.token, j.id, r.attempt, r.ready_at, j.created_at, j.args, j.options, r.slots::json,
+        r.token, j.id, r.attempt, 0, r.ready_at, j.created_at, j.args, j.options, r.slots::json,
         CASE WHEN r.attempt > 1 THEN headgate.history(j.n) END,
         CASE WHEN j.caps IS NULL THEN 0 WHEN j.caps LIKE '%"waiting"%' THEN 2 ELSE 1 END)
         ORDER BY r.token)
