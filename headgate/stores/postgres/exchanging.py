@@ -3,6 +3,7 @@ round trip."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headgate.choice import LaneKey
-from headgate.errors import StoreInDoubt
+from headgate.errors import StoreBusy, StoreInDoubt
 from headgate.jobs import Claimed, Finish, NewJob, Refusal, Submitted
 from headgate.stores.postgres import capping as postgres_capping
 from headgate.stores.postgres import leases, submitting
@@ -21,7 +22,11 @@ from headgate.stores.postgres.trip import RoundTrip, expire
 from headgate.stores.protocol import Exchange, Exchanged
 from headgate.stores.relational import capping, finishing, registry, succession
 
+log = logging.getLogger("headgate.store")
+
 PLAIN = frozenset(("succeeded", "failed"))
+BRIEF = 0.05
+"""Seconds for which nobody minds to wait, and after which what can be left is left."""
 DEPENDENT_WITHIN = 0.3
 """Seconds for which an end waits to learn whether what follows from it can be stored: that may
 depend on a transaction that somebody has open, and all that is told with it waits too."""
@@ -124,11 +129,21 @@ class Exchanger:
         more = answer.more
         with self._db.write() as tx:
             tx.ring("room")
-            if ended:
-                capping.clear(tx, ended)
-                if succession.waits(tx):
-                    more = succession.settle(tx) or more
+            if ended and succession.waits(tx):
+                more = succession.settle(tx) or more
+        if ended:
+            self._clear(ended)
         return replace(answer, more=more)
+
+    def _clear(self, ended: list[str]) -> None:
+        """Whoever wants their places need not look them up then. Somebody who takes one of them
+        over may hold it and want another that we hold: in a transaction of its own, and given up
+        before that could be called a deadlock, it keeps nobody waiting."""
+        try:
+            with self._db.write(timeout=BRIEF) as tx:
+                capping.clear(tx, ended)
+        except StoreBusy as error:
+            log.debug("places of ended jobs are left to who wants them: %s", error)
 
     def _clear_doubt(
         self, exchange: Exchange, unheard: Unheard
