@@ -1,0 +1,74 @@
+"""What every store can do, as operations of the domain, each with a parameter object.
+
+The protocol is synchronous and thread-safe: any thread may call any operation. Faces that
+are asynchronous run it in threads. Each operation is one transaction: it happens whole, or
+raises a `StoreError` and changes nothing.
+
+`tests/conformance` is run against every store.
+"""
+
+from headgate.stores.protocol.catalogue import CapSpec, LimitUse, Publication, TaskSpec
+from headgate.stores.protocol.claims import Chain, Claim, Exchange, Exchanged, Passed, QueueShare
+from headgate.stores.protocol.limits import (
+    LimitChange,
+    LimitRecord,
+    SlotRecord,
+    SlotRequest,
+    Word,
+    Words,
+)
+from headgate.stores.protocol.looking import EventRecord, QueueRecord, Sweep, Trouble, Why
+from headgate.stores.protocol.outputs import Output, OutputPiece, OutputRecord
+from headgate.stores.protocol.schedules import (
+    Due,
+    ScheduleRecord,
+    Schedules,
+    ScheduleSpec,
+    Tick,
+    Ticking,
+    TickOutcome,
+    TickRecord,
+)
+from headgate.stores.protocol.store import Bell, Capabilities, Store
+from headgate.stores.protocol.workers import NewWorker, Registration, WorkerRecord
+
+__all__ = [
+    "Bell",
+    "CapSpec",
+    "Capabilities",
+    "Chain",
+    "Claim",
+    "Due",
+    "EventRecord",
+    "Exchange",
+    "Exchanged",
+    "LimitChange",
+    "LimitRecord",
+    "LimitUse",
+    "NewWorker",
+    "Output",
+    "OutputPiece",
+    "OutputRecord",
+    "Passed",
+    "Publication",
+    "QueueRecord",
+    "QueueShare",
+    "Registration",
+    "ScheduleRecord",
+    "ScheduleSpec",
+    "Schedules",
+    "SlotRecord",
+    "SlotRequest",
+    "Store",
+    "Sweep",
+    "TaskSpec",
+    "Tick",
+    "TickOutcome",
+    "TickRecord",
+    "Ticking",
+    "Trouble",
+    "Why",
+    "Word",
+    "Words",
+    "WorkerRecord",
+]
