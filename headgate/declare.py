@@ -1,13 +1,9 @@
-"""Declaring limits, tasks and hooks, and how a function's type becomes that of its task.
-
-A first parameter annotated `Context` is taken out of the signature of `submit`; the result
-of an async function is what it gives when awaited.
-"""
+"""Declaring limits, tasks, job classes, commands, schedules and hooks: one half of an app."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -15,16 +11,12 @@ from typing import (
     Concatenate,
     Literal,
     ParamSpec,
-    Protocol,
-    TypedDict,
     TypeVar,
     Unpack,
     cast,
     overload,
 )
 
-from headgate.backoff import RetryDelay
-from headgate.caps import Cap, Policy
 from headgate.commands.command import (
     DEFAULT_GRACE,
     DEFAULT_MAX_OUTPUT,
@@ -35,146 +27,31 @@ from headgate.commands.command import (
 from headgate.commands.task import CommandTask
 from headgate.config import check_weight
 from headgate.context import Context
+from headgate.declarations import (
+    CommandDeclaration,
+    Declaration,
+    JobDeclaration,
+    ScheduleOptions,
+)
 from headgate.errors import DeclarationError
 from headgate.hooks import Around, Hooks, OnError, Plain
 from headgate.jobclass import Job
 from headgate.jobtask import JobTask
 from headgate.limitbook import LimitBook
-from headgate.limits import Key, Limit, OneOf, stored_key
+from headgate.limits import Key, Limit, stored_key
+from headgate.makers import Anything, PayloadTaskMaker, TaskMaker
 from headgate.rates import Rate
-from headgate.tasks import AsyncTask, Call, Isolate, SyncTask, Task, TaskOptions, make_task
+from headgate.tasks import AsyncTask, Call, SyncTask, Task, TaskOptions, make_task
 
 if TYPE_CHECKING:
     from headgate.app import App
     from headgate.schedules.book import Scheduled
-    from headgate.schedules.schedule import Missed, Schedule
+    from headgate.schedules.schedule import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 J = TypeVar("J", bound=Job)
-
-
-class Anything(Protocol):
-    """No type that anybody names: only a first parameter without an annotation takes it.
-
-    A function that takes it could take a context too, but nobody said so. Its arguments are
-    left unchecked.
-    """
-
-    def __headgate_anything__(self) -> None: ...
-
-
-class Declaration(TypedDict, total=False):
-    """The options of `@app.task(...)`."""
-
-    name: str
-    limits: Sequence[Limit | OneOf | str]
-    max_concurrent: int | None
-    retries: int
-    retry_delay: RetryDelay | None
-    max_lost: int
-    timeout: float | timedelta | None
-    expires: float | timedelta | None
-    queue: str
-    priority: int
-    isolate: Isolate
-    fair_by: Key
-    aliases: Sequence[str]
-    caps: Sequence[Cap]
-    unique_for: float | timedelta | None
-    unique_key: Key
-    schedule: str | Schedule | None
-    timezone: str | None
-
-
-class ScheduleOptions(TypedDict, total=False):
-    """The options of `app.schedule(...)`; see `headgate.Schedule`."""
-
-    timezone: str
-    jitter: float | timedelta
-    start: datetime | float | None
-    end: datetime | float | None
-    missed: Missed
-    missed_window: float | timedelta
-    pile_up: bool
-    skip_if_running: bool
-
-
-class JobDeclaration(TypedDict, total=False):
-    """The options of `@app.job(...)`: each wins over the attribute of the class."""
-
-    name: str
-    limits: Sequence[Limit | OneOf | str]
-    retries: int
-    retry_delay: RetryDelay | None
-    max_lost: int
-    timeout: float | timedelta | None
-    expires: float | timedelta | None
-    queue: str
-    priority: int
-    isolate: Isolate
-    fair_by: Key
-    aliases: Sequence[str]
-    caps: Sequence[Cap]
-    unique_for: float | timedelta | None
-    unique_key: Key
-    one_per: str | None
-    cap_at_submit: bool | Policy
-    schedule: str | Schedule | None
-    timezone: str | None
-
-
-class CommandDeclaration(TypedDict, total=False):
-    """The options of `app.command(...)` that it shares with tasks."""
-
-    limits: Sequence[Limit | OneOf | str]
-    retries: int
-    retry_delay: RetryDelay | None
-    max_lost: int
-    expires: float | timedelta | None
-    queue: str
-    priority: int
-    aliases: Sequence[str]
-    caps: Sequence[Cap]
-    unique_for: float | timedelta | None
-    schedule: str | Schedule | None
-    timezone: str | None
-
-
-class TaskMaker(Protocol):
-    """What `app.task("name", ...)` gives: it makes the task from the function."""
-
-    # The overloads overlap on purpose: the first that fits is the most exact.
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[Concatenate[Anything, P], Coroutine[Any, Any, R]], /
-    ) -> Task[..., R]: ...
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[Concatenate[Anything, P], R], /
-    ) -> Task[..., R]: ...
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> SyncTask[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
-
-
-class PayloadTaskMaker(Protocol):
-    """The same with `payload=True`: the task takes one payload, whatever the handler takes."""
-
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[..., Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[[Any], R]: ...
-    @overload
-    def __call__(self, fn: Callable[..., R], /) -> SyncTask[[Any], R]: ...
 
 
 def _is_job(found: object) -> bool:
