@@ -14,7 +14,7 @@ from headgate.config import check_weight
 from headgate.errors import DeclarationError
 from headgate.limits import check_group, check_value
 from headgate.options import seconds
-from headgate.threads import in_thread
+from headgate.threads import twin
 
 if TYPE_CHECKING:
     from headgate.limitfile import Difference
@@ -155,67 +155,12 @@ class Concurrency:
 
     # --- the same for code in an event loop ------------------------------------------------
 
-    async def aset(
-        self,
-        group: str,
-        limit: int | None,
-        *,
-        reason: str,
-        lasts: float | timedelta | None = None,
-        until: datetime | None = None,
-        by: str | None = None,
-    ) -> LimitRecord:
-        return await in_thread(
-            self.set, group, limit, reason=reason, lasts=lasts, until=until, by=by
-        )
-
-    async def areset(self, group: str, *, reason: str = "", by: str | None = None) -> LimitRecord:
-        return await in_thread(self.reset, group, reason=reason, by=by)
-
-    async def apause(
-        self,
-        group: str,
-        *,
-        reason: str = "",
-        lasts: float | timedelta | None = None,
-        until: datetime | None = None,
-        by: str | None = None,
-    ) -> LimitRecord:
-        return await in_thread(self.pause, group, reason=reason, lasts=lasts, until=until, by=by)
-
-    async def aresume(self, group: str, *, reason: str = "", by: str | None = None) -> LimitRecord:
-        return await in_thread(self.resume, group, reason=reason, by=by)
-
-    async def aweight(
-        self,
-        group: str,
-        n: int | None,
-        *,
-        reason: str,
-        lasts: float | timedelta | None = None,
-        until: datetime | None = None,
-        by: str | None = None,
-    ) -> LimitRecord:
-        return await in_thread(
-            self.weight, group, n, reason=reason, lasts=lasts, until=until, by=by
-        )
-
-    async def als(self) -> list[LimitRecord]:
-        return await in_thread(self.ls)
-
-    async def ahistory(self, group: str | None = None, limit: int = HISTORY) -> list[EventRecord]:
-        return await in_thread(self.history, group, limit)
-
-    async def aexport_toml(self) -> str:
-        return await in_thread(self.export_toml)
-
-    async def aimport_toml(
-        self,
-        text: str,
-        name: str = "the file",
-        *,
-        exact: bool = False,
-        dry_run: bool = False,
-        by: str | None = None,
-    ) -> tuple[list[Difference], list[Difference]]:
-        return await in_thread(self.import_toml, text, name, exact=exact, dry_run=dry_run, by=by)
+    aset = twin(set)
+    areset = twin(reset)
+    apause = twin(pause)
+    aresume = twin(resume)
+    aweight = twin(weight)
+    als = twin(ls)
+    ahistory = twin(history)
+    aexport_toml = twin(export_toml)
+    aimport_toml = twin(import_toml)

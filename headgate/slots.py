@@ -19,7 +19,7 @@ from headgate.limits import check_group, check_units, check_value
 from headgate.options import seconds
 from headgate.rates import refuse_slots
 from headgate.stores.protocol import SlotRecord, SlotRequest
-from headgate.threads import in_thread
+from headgate.threads import in_thread, twin
 
 if TYPE_CHECKING:
     from headgate.app import App
@@ -181,20 +181,11 @@ class Slots:
                     await in_thread(self.release, slot)
             raise
 
-    async def arelease(self, slot: Slot) -> bool:
-        return await in_thread(self.release, slot)
-
-    async def aextend_lease(self, slot: Slot, additional: float | timedelta) -> Slot:
-        return await in_thread(self.extend_lease, slot, additional)
-
-    async def acleanup_expired(self, group: str) -> int:
-        return await in_thread(self.cleanup_expired, group)
-
-    async def agroups(self) -> list[str]:
-        return await in_thread(self.groups)
-
-    async def aget_status(self, group: str) -> ConcurrencyStatus:
-        return await in_thread(self.get_status, group)
+    arelease = twin(release)
+    aextend_lease = twin(extend_lease)
+    acleanup_expired = twin(cleanup_expired)
+    agroups = twin(groups)
+    aget_status = twin(get_status)
 
     # --- inside -------------------------------------------------------------------------
 

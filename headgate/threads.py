@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 _MOST = 10_000
 
@@ -39,3 +41,19 @@ async def in_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
     context = contextvars.copy_context()
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_threads.pool, lambda: context.run(fn, *args, **kwargs))
+
+
+def twin(
+    method: Callable[Concatenate[S, P], R],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
+    """The same method for code in an event loop: `aset = twin(set)` in the body of its class."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    async def called(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await in_thread(method, self, *args, **kwargs)
+
+    called.__name__ = f"a{name}"
+    called.__qualname__ = f"{method.__qualname__.removesuffix(name)}a{name}"
+    called.__doc__ = f"`{name}` for code in an event loop."
+    return called

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from headgate import Aborted, App, Cap, Context, Job, JobHandle, Limit, OneOf, Refusal
+from headgate.stores.protocol import LimitRecord
 from headgate.tasks import Call
 
 app = App("sqlite:///:memory:")
@@ -127,3 +128,10 @@ async def classes(ctx: Context) -> None:
     assert_type(await ProcessUserData(1).arun_in_worker(queue="slow"), JobHandle[int])
     ctx.submit(Sync(), priority=3)
     app.submit_many([Sync().call()])
+
+
+async def twins() -> None:
+    changed = await app.concurrency.aset("payments-api", 3, reason="slow", lasts=60)
+    assert_type(changed, LimitRecord)
+    assert_type(await app.concurrency.als(), list[LimitRecord])
+    assert_type(await app.slots.agroups(), list[str])

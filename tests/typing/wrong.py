@@ -67,3 +67,8 @@ shown: str = Report("may").run_in_worker().result()  # wrong: reportAssignmentTy
 Cap("a", max_total="3")  # wrong: reportArgumentType
 Cap("a", max_total=3, when_full="wait")  # wrong: reportArgumentType
 app.job(hello)  # wrong: reportCallIssue reportArgumentType
+
+
+async def twins() -> None:
+    await app.concurrency.aset("api", "3", reason="slow")  # wrong: reportArgumentType
+    await app.concurrency.aset("api", 3)  # wrong: reportCallIssue
