@@ -94,6 +94,8 @@ class Task(Generic[P, R]):
     stored together with that end, whichever it is."""
     on_aborted: str | None = None
     """The task that is told of jobs which were lost, cancelled or expired."""
+    source: str = "code"
+    """`file`: it is a job of a configuration."""
 
     def __init__(
         self, app: App, fn: Callable[..., Any], name: str | None, options: TaskOptions
@@ -256,6 +258,7 @@ class Task(Generic[P, R]):
             payload=self.payload,
             caps=tuple(describe_cap(cap) for cap in shape.caps),
             on_aborted=self.on_aborted,
+            source=self.source,
         )
 
     def route(self, unrouted: Unrouted) -> Routing:

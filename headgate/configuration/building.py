@@ -81,6 +81,7 @@ def _declare_job(app: App, scheduled: Scheduled, runs: Runs, job: JobConfig) -> 
         queue=job.queue,
         priority=job.priority,
     )
+    task.source = "file"
     task.on_end = runs.on_end
     if job.notify:
         task.on_aborted = LOST

@@ -20,15 +20,18 @@ from headgate.configuration.building import build, rebuild
 from headgate.configuration.checking import load
 from headgate.configuration.model import Scheduled
 from headgate.configuration.problems import ConfigurationError, Problem
+from headgate.configuration.removed import removed_runs
 from headgate.configuration.runs import RUNS, TRIGGERED
 from headgate.configuration.status import status
 from headgate.configuration.triggers import Trigger, TriggerBox
 from headgate.errors import HeadgateError, StoreError
+from headgate.stores.relational.orphans import GONE_AFTER
 from headgate.threads import in_thread
 
 log = logging.getLogger("headgate.scheduler")
 
 LOOK_EVERY = 0.5
+REMOVED_EVERY = 10.0
 TIDY_EVERY = 3600.0
 TIDY_AFTER = 86400.0
 """Seconds for which a run's directory is left alone, whatever the store says of its job."""
@@ -46,6 +49,7 @@ class Scheduler:
         self._watching: asyncio.Task[None] | None = None
         self._seen: set[str] = set()
         self._wake = asyncio.Event()
+        self._removed_at = 0.0
         self.app.on_worker_start(self._start)
         self.app.on_worker_stop(self._stop)
         self.app.hooks.order.append(self._order)
@@ -70,6 +74,10 @@ class Scheduler:
         while True:
             await self._try("looking for triggers", self.look_for_triggers)
             await self._try("looking for runs that take long", self._runs.tell_over_runs)
+            if time.monotonic() >= self._removed_at:
+                # Seldom, but for the first look after a reload.
+                self._removed_at = time.monotonic() + REMOVED_EVERY
+                await self._try("looking for runs of removed jobs", self._tell_removed)
             if time.monotonic() >= tidy_at:
                 await self._try("tidying up", self._tidy)
                 tidy_at = time.monotonic() + TIDY_EVERY * random.uniform(0.75, 1.25)  # noqa: S311
@@ -146,7 +154,17 @@ class Scheduler:
             log.error("the configuration was not reloaded (%s)", error)  # noqa: TRY400
             return False
         log.info("the configuration was reloaded: %d jobs", len(scheduled.jobs))
+        self._removed_at = 0.0
         return True
+
+    def _tell_removed(self) -> None:
+        for name, runs in removed_runs(self.app.store, self.scheduled.jobs).items():
+            told = ", ".join(run.id for run in runs[:3]) + (", …" if len(runs) > 3 else "")
+            self._say_once(
+                f"{name} was removed from the configuration and {len(runs)} of its runs"
+                f" wait ({told}): they will be cancelled, unless a scheduler that has {name} is"
+                f" there within {GONE_AFTER:.0f} s"
+            )
 
     # --- tidying up ---------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from headgate.configuration.model import Scheduled
+from headgate.configuration.removed import removed_runs
 from headgate.jobs import JobFilter, JobRecord, State
 from headgate.stores.protocol import Store
 from headgate.why import age, ask
@@ -32,6 +33,13 @@ def status(store: Store, scheduled: Scheduled) -> Iterator[str]:
         yield f"[{run.task} {run.id}] blocked for {age(waited)}: {ask(store, run.id)}"
     for run in later:
         yield f"[{run.task} {run.id}] due {_moment(run.run_at)}"
+    for name, runs in removed_runs(store, scheduled.jobs).items():
+        for run in reversed(runs):
+            waited = now - (run.ready_at or run.created_at)
+            yield (
+                f"[{name} {run.id}] waiting for {age(waited)}: {name} was removed from the"
+                " configuration; the run will be cancelled"
+            )
     yield from _groups(store, scheduled)
 
 

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headgate.app import App
@@ -149,7 +149,7 @@ class WorkLoop:
             for hook in self._app.hooks.order:
                 try:
                     if await hook(self._orders[0]):
-                        await self._declare()
+                        await self._declare(self._plan.worker)
                         self._claimer.know_tasks()
                         self._claimer.wake()
                 except Exception:
@@ -202,9 +202,11 @@ class WorkLoop:
         assert self._end is not None
         return self._end
 
-    async def _declare(self) -> None:
-        """Tell the store what the app declares, in place of what it declared before."""
-        await in_thread(self._store.publish, self._app.publication(self._plan.name))
+    async def _declare(self, worker: str = "") -> None:
+        """Tell the store what the app declares, in place of what it declared before; with the
+        worker's id, also what it knows from now on."""
+        said = replace(self._app.publication(self._plan.name), worker=worker)
+        await in_thread(self._store.publish, said)
         schedules = self._app.declared_schedules(self._plan.name)
         await in_thread(self._store.declare_schedules, schedules)
 

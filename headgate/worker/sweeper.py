@@ -23,3 +23,6 @@ def sweep(store: Store) -> None:
             "%d dead workers were taken away; %d attempts were lost with them",
             *(len(found.lost_workers), found.lost_attempts),
         )
+    for task, runs in found.removed:
+        log.warning("%d waiting runs of %s were cancelled: removed from the configuration",
+                    runs, task)  # fmt: skip

@@ -360,6 +360,40 @@ def test_a_limit_that_nobody_declares_any_more(rig: Rig) -> None:
     assert other.claim() == []
 
 
+def test_runs_of_a_job_that_is_in_no_configuration_any_more_are_cancelled(rig: Rig) -> None:
+    here = rig.hand("here", tasks=["old", "new", "of-code"])
+    there = rig.hand("there", tasks=["old"])
+    specs = (TaskSpec("old", source="file"), TaskSpec("new", source="file"), TaskSpec("of-code"))
+    rig.store.publish(Publication("here", tasks=specs))
+    (running,) = rig.submit(task="old")
+    (claimed,) = there.claim()
+    waiting = [*rig.submit(2, task="old"), *rig.submit(task="old", run_at=rig.store.now() + 9e5)]
+    (other,) = rig.submit(task="of-code")
+    # A reload: this worker knows less from now on, and there is another that knows it still.
+    rig.store.publish(Publication("here", tasks=(specs[1],), worker=here.id))
+    assert {w.name: set(w.tasks) for w in rig.store.workers()}["here"] == {"new"}
+    rig.clock.advance(GONE_AFTER)
+    sweep(rig)
+    rig.clock.advance(GONE_AFTER)
+    sweep(rig)
+    assert {rig.state(id) for id in waiting} == {"ready", "scheduled"}
+    there.end(claimed)
+    there.leave()
+    sweep(rig)
+    assert {rig.state(id) for id in waiting} == {"ready", "scheduled"}, "a restart is no reason"
+    rig.clock.advance(GONE_AFTER + 11)
+    assert rig.store.sweep().removed == (("old", 3),)
+    for id in waiting:
+        record = rig.store.job(id)
+        assert record is not None
+        assert (record.state, record.reason) == ("cancelled", "removed from the configuration")
+    assert [rig.state(running), rig.state(other)] == ["succeeded", "ready"]
+    (event,) = [e for e in rig.store.events(limit=20) if e.kind == "runs_removed"]
+    assert event.subject == "old"
+    sweep(rig)
+    assert rig.store.sweep().removed == ()
+
+
 def test_what_is_held_is_not_forgotten(rig: Rig) -> None:
     rig.declare(gpu=1)
     rig.hand("other")

@@ -50,6 +50,30 @@ def test_a_reload_takes_what_is_new_and_leaves_what_runs(stage: Stage) -> None:
     assert "goes-on" not in names
 
 
+def test_runs_of_a_removed_job_are_told_and_shown(stage: Stage) -> None:
+    kept = {"command": ["true"]}
+    stage.write({"jobs": {"old": {"command": ["true"]}, "kept": kept}})
+    tree = stage.start()
+    trigger(stage, "old", {"schedule_time": time.time() + 3600})
+    (run,) = wait_until(lambda: stage.runs(task="old"), 20, "a run that waits")
+    stage.write({"jobs": {"kept": kept}})
+    tree.signal(signal.SIGHUP)
+    told = f"old was removed from the configuration and 1 of its runs wait ({run.id})"
+    wait_until(lambda: told in tree.output(), 20, told)
+    tree.signal(signal.SIGQUIT)
+    shown = f"[old {run.id}] waiting for "
+    wait_until(lambda: shown in tree.output(), 20, shown)
+    with stage.store() as store:
+        (worker,) = store.workers()
+    assert "old" not in worker.tasks
+    assert tree.stop() == 0
+    # After a restart too.
+    tree = stage.start()
+    wait_until(lambda: told in tree.output(), 20, told)
+    assert tree.stop() == 0
+    assert tree.output().count(told) == 1
+
+
 def test_a_bad_configuration_on_reload_changes_nothing_and_is_reported(stage: Stage) -> None:
     stage.write({"jobs": {"a": {"command": ["true"], "schedule": "* * * * * *"}}})
     tree = stage.start()

@@ -41,6 +41,7 @@ from headgate.stores.relational import (
     moves,
     orphans,
     overriding,
+    removed,
     scheduling,
     values,
 )
@@ -230,7 +231,10 @@ class PostgresStore(RelationalStore):
         if slots_due:
             expired_slots = self._sweep_slots()
             self._sweep_words()
-        return Sweep(tuple(lost), sum(lost.values()), expired_jobs, expired_slots)
+        return Sweep(
+            *(tuple(lost), sum(lost.values()), expired_jobs, expired_slots),
+            tuple(self._sweep_removed()) if slots_due else (),
+        )
 
     def _due_for_sweep(self) -> tuple[bool, bool]:
         """Is there anything to sweep, and are the slots to be looked through again? Asked
@@ -275,6 +279,13 @@ class PostgresStore(RelationalStore):
                 orphans.forget(tx)
 
             self._alone_with_limits(tidy)
+
+    def _sweep_removed(self) -> list[tuple[str, int]]:
+        with self._read() as tx:
+            if not removed.waited_for(tx):
+                return []
+        with self._write() as tx:
+            return removed.cancel(tx)
 
     def compact(self) -> None:
         self._compactor.run()

@@ -53,6 +53,8 @@ class TaskSpec:
     on_aborted: str | None = None
     """The task that is told of a job of this one that was lost, cancelled or expired: a job
     of it is stored together with that end."""
+    source: str = "code"
+    """`file`: a job of a configuration. What waits of one that is in none any more is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,9 @@ class Publication:
     """Who declares: the worker's name (an earlier declaration by it is replaced)."""
     release: str = ""
     tasks: tuple[TaskSpec, ...] = ()
+    worker: str = ""
+    """The id of the registered worker that declares: it knows these tasks from now on, whatever it
+    said at its start."""
     code: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
     """Limit values declared in code, by name."""
     file: Mapping[str, int | None] = field(default_factory=dict[str, int | None])

@@ -73,6 +73,8 @@ class Sweep:
     lost_attempts: int = 0
     expired_jobs: int = 0
     expired_slots: int = 0
+    removed: tuple[tuple[str, int], ...] = ()
+    """Runs that were cancelled because their job is in no configuration any more, by task."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 
 from headgate.stores.protocol import Publication, TaskSpec
@@ -13,6 +15,10 @@ def publish(tx: Transaction, publication: Publication) -> None:
     """Declare values and tasks. The highest release wins; without one, the last start."""
     values.declare(tx, publication)
     tx.run(tx.sql.orphans.declared_by, {"declarer": publication.declarer, "at": tx.now})
+    if publication.worker:
+        known = sorted({name for spec in publication.tasks for name in (spec.name, *spec.aliases)})
+        params = {"worker": publication.worker, "tasks": json.dumps(known)}
+        tx.run(tx.sql.workers.know, params)
     for spec in publication.tasks:
         text = msgspec.json.encode(spec).decode()
         for name in (spec.name, *spec.aliases):

@@ -77,7 +77,7 @@ def _droppable(tx: Transaction) -> tuple[list[Row], list[Row]]:
     stale = [row for row in rows if row["live"] or _over(row, tx.now)]
     tasks = [row for row in tx.rows(tx.sql.orphans.tasks) if _over(row, tx.now)]
     if tasks or not all(row["live"] for row in stale):
-        needed_limits, needed_tasks = _needed(tx)
+        needed_limits, needed_tasks = needed(tx)
         stale = [
             row for row in stale
             if row["live"] or not (row["name"] in needed_limits or _held(tx, row["name"]))
@@ -106,7 +106,7 @@ def _held(tx: Transaction, name: str) -> bool:
     return tx.row(tx.sql.orphans.holds, {"name": name, "keys": f"{plain}/%"}) is not None
 
 
-def _needed(tx: Transaction) -> tuple[set[str], set[str]]:
+def needed(tx: Transaction) -> tuple[set[str], set[str]]:
     """The limits and tasks of all that waits, delayed jobs as far as a bounded look sees them: a
     worker that runs one of the others declares what it needs when it starts."""
     bands = [b for priorities in list_lines(tx).values() for of in priorities.values() for b in of]

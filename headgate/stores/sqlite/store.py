@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ from headgate.stores.relational import (
     orphans,
     overriding,
     registry,
+    removed,
     scheduling,
     values,
 )
@@ -175,6 +177,7 @@ class SQLiteStore(RelationalStore):
             if orphans.mark(tx):
                 orphans.forget(tx)
             scheduling.forget(tx)
+            sweep = replace(sweep, removed=tuple(removed.cancel(tx)))
             moves.promote(tx)
             for worker in self._liveness.strays(set(registry.names(tx))):
                 self._liveness.forget(worker)
@@ -201,7 +204,7 @@ class SQLiteStore(RelationalStore):
         if abs(tx.now - self._orphans_at) < orphans.LOOK_EVERY:
             return False
         self._orphans_at = tx.now
-        return orphans.mark(tx) or bool(scheduling.stale(tx))
+        return orphans.mark(tx) or bool(scheduling.stale(tx)) or bool(removed.waited_for(tx))
 
     def compact(self) -> None:
         """Nothing to do: the engine removes dead rows, whoever reads."""

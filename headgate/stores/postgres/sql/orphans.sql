@@ -31,6 +31,9 @@ DELETE FROM headgate.declared WHERE name = :name AND declarer = :declarer
 DELETE FROM headgate.declarers WHERE gone <= :before
   AND NOT EXISTS (SELECT 1 FROM headgate.declared d WHERE d.declarer = declarers.declarer)
 
+-- name: long_gone
+SELECT name, spec FROM headgate.catalogue WHERE gone <= :before AND name = task
+
 -- name: forget_task
 DELETE FROM headgate.catalogue WHERE name = :name
 

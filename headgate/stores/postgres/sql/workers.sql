@@ -7,6 +7,9 @@ VALUES (:id, :name, :keeper, :host, :pid, :queues, :tasks, :concurrency, :starte
 -- name: mark
 UPDATE headgate.workers SET state = :state WHERE id = :worker
 
+-- name: know
+UPDATE headgate.workers SET tasks = :tasks WHERE id = :worker
+
 -- name: names
 SELECT id, name FROM headgate.workers
 

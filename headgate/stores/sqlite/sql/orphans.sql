@@ -31,6 +31,9 @@ DELETE FROM declared WHERE name = :name AND declarer = :declarer
 DELETE FROM declarers WHERE gone <= :before
   AND NOT EXISTS (SELECT 1 FROM declared d WHERE d.declarer = declarers.declarer)
 
+-- name: long_gone
+SELECT name, spec FROM catalogue WHERE gone <= :before AND name = task
+
 -- name: forget_task
 DELETE FROM catalogue WHERE name = :name
 

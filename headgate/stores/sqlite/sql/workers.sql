@@ -7,6 +7,9 @@ VALUES (:id, :name, :keeper, :host, :pid, :queues, :tasks, :concurrency, :starte
 -- name: mark
 UPDATE workers SET state = :state WHERE id = :worker
 
+-- name: know
+UPDATE workers SET tasks = :tasks WHERE id = :worker
+
 -- name: names
 SELECT id, name FROM workers
 
