@@ -13,7 +13,9 @@ from headgate.stores.protocol import (
     EventRecord,
     LimitRecord,
     QueueRecord,
+    ScheduleRecord,
     SlotRecord,
+    TickRecord,
     Word,
     WorkerRecord,
 )
@@ -172,6 +174,46 @@ def queue(record: QueueRecord) -> dict[str, Any]:
         "running": record.running,
         "scheduled": record.scheduled,
         "oldest_ready_at": moment(record.oldest_ready_at),
+    }
+
+
+def schedule(record: ScheduleRecord, *, task: str, state: str) -> dict[str, Any]:
+    spec = record.spec
+    return {
+        "schedule": spec.name,
+        "when": spec.when,
+        "timezone": spec.timezone,
+        "task": task,
+        "state": state,
+        "next_at": moment(record.next_at),
+        "last_at": moment(record.last_at),
+        "last_run_at": moment(record.last_run_at),
+        "last_job": record.last_job,
+        "paused": record.paused,
+        "paused_by": record.paused_by,
+        "reason": record.reason,
+        "start": moment(spec.start),
+        "end": moment(spec.end),
+        "jitter": spec.jitter,
+        "missed": spec.missed,
+        "missed_window": spec.missed_window,
+        "pile_up": spec.pile_up,
+        "skip_if_running": spec.skip_if_running,
+        "source": spec.source,
+        "declarers": list(record.declarers),
+    }
+
+
+def tick(record: TickRecord) -> dict[str, Any]:
+    return {
+        "schedule": record.schedule,
+        "at": moment(record.at),
+        "outcome": record.outcome,
+        "job": record.job,
+        "recorded_at": moment(record.recorded_at),
+        "through": moment(record.through),
+        "count": record.count,
+        "by": record.by,
     }
 
 

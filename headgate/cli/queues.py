@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.cli.frame import Frame, Verb, me, pass_frame
+from headgate.cli.pausing import add_pausing
 
 if TYPE_CHECKING:
     from headgate.config import QueueConfig
@@ -47,24 +48,6 @@ def list_queues(frame: Frame) -> None:
     show.table(frame, ["queue", "waiting>", "running>", "scheduled>", "oldest", "state"], rows)
 
 
-@queues.command("pause", cls=Verb)
-@click.argument("queue")
-@click.option("--reason", default="", help="Why, for those who look later.")
-@pass_frame
-def pause(frame: Frame, queue: str, reason: str) -> None:
-    """Keep the jobs of QUEUE from starting; what runs goes on."""
-    _set(frame, queue, True, reason)
-
-
-@queues.command("resume", cls=Verb)
-@click.argument("queue")
-@click.option("--reason", default="", help="Why, for those who look later.")
-@pass_frame
-def resume(frame: Frame, queue: str, reason: str) -> None:
-    """Let the jobs of QUEUE start again."""
-    _set(frame, queue, False, reason)
-
-
 def _state(queue: QueueRecord, config: QueueConfig | None) -> str:
     if not queue.paused:
         if config is not None and config.closed:
@@ -88,3 +71,12 @@ def _set(frame: Frame, queue: str, paused: bool, reason: str) -> None:
         frame.print_json(told)
     else:
         click.echo(f"queue {queue} is {'paused' if paused else 'open'}")
+
+
+add_pausing(
+    queues,
+    "queue",
+    _set,
+    pause="Keep the jobs of QUEUE from starting; what runs goes on.",
+    resume="Let the jobs of QUEUE start again.",
+)

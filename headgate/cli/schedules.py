@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.frame import Frame, Verb, me, pass_frame
+from headgate.cli.pausing import add_pausing
 
 if TYPE_CHECKING:
-    from headgate.stores.protocol import ScheduleRecord, ScheduleSpec, Store, TickRecord
+    from headgate.stores.protocol import ScheduleRecord, ScheduleSpec, Store
 
 SHOWN = 10
 LATE = 60.0
@@ -66,7 +67,8 @@ def show_schedule(frame: Frame, name: str, limit: int) -> None:
     found = _find(store, name)
     ticks = store.ticks(name, limit)
     if frame.as_json:
-        frame.print_json({**_data(found, store.now()), "ticks": [_tick(tick) for tick in ticks]})
+        told = [data.tick(tick) for tick in ticks]
+        frame.print_json({**_data(found, store.now()), "ticks": told})
         return
     spec, now = found.spec, store.now()
     show.fields(
@@ -158,36 +160,19 @@ def _print_next(frame: Frame, rows: Sequence[tuple[float, str, str]], now: float
     )
 
 
-@schedules.command("pause", cls=Verb)
-@click.argument("name")
-@click.option("--reason", default="", help="Why, for those who look later.")
-@pass_frame
-def pause(frame: Frame, name: str, reason: str) -> None:
-    """Submit nothing for NAME until it is resumed; what runs or waits goes on."""
-    _set(frame, name, True, reason)
-
-
-@schedules.command("resume", cls=Verb)
-@click.argument("name")
-@click.option("--reason", default="", help="Why, for those who look later.")
-@pass_frame
-def resume(frame: Frame, name: str, reason: str) -> None:
-    """Go on with NAME from now; what was due meanwhile is not made up for."""
-    _set(frame, name, False, reason)
-
-
 @schedules.command("run-now", cls=Verb)
 @click.argument("name")
 @pass_frame
 def run_now(frame: Frame, name: str) -> None:
     """Submit a run of NAME at once, beside those of the clock."""
+    from headgate.cli import data
     from headgate.schedules.template import to_job
 
     store = frame.store()
     found = _find(store, name)
     tick = store.run_now(name, to_job(found.spec.job, name, store.now(), None), by=me())
     if frame.as_json:
-        frame.print_json(_tick(tick))
+        frame.print_json(data.tick(tick))
     elif tick.outcome == "run":
         click.echo(f"job {tick.job} is submitted")
     elif tick.outcome == "merged":
@@ -218,6 +203,15 @@ def _set(frame: Frame, name: str, paused: bool, reason: str) -> None:
         frame.print_json(_data(_find(store, name), store.now()))
     else:
         click.echo(f"schedule {name} is {'paused' if paused else 'resumed'}")
+
+
+add_pausing(
+    schedules,
+    "name",
+    _set,
+    pause="Submit nothing for NAME until it is resumed; what runs or waits goes on.",
+    resume="Go on with NAME from now; what was due meanwhile is not made up for.",
+)
 
 
 def _task(spec: ScheduleSpec) -> str:
@@ -256,44 +250,7 @@ def _local(at: float, spec: ScheduleSpec) -> str:
 
 
 def _data(found: ScheduleRecord, now: float) -> dict[str, Any]:
-    from headgate.cli.data import moment
+    from headgate.cli import data
 
-    spec = found.spec
-    return {
-        "schedule": spec.name,
-        "when": spec.when,
-        "timezone": spec.timezone,
-        "task": _task(spec),
-        "state": _state(found, now).partition(":")[0].partition(" ")[0],
-        "next_at": moment(found.next_at),
-        "last_at": moment(found.last_at),
-        "last_run_at": moment(found.last_run_at),
-        "last_job": found.last_job,
-        "paused": found.paused,
-        "paused_by": found.paused_by,
-        "reason": found.reason,
-        "start": moment(spec.start),
-        "end": moment(spec.end),
-        "jitter": spec.jitter,
-        "missed": spec.missed,
-        "missed_window": spec.missed_window,
-        "pile_up": spec.pile_up,
-        "skip_if_running": spec.skip_if_running,
-        "source": spec.source,
-        "declarers": list(found.declarers),
-    }
-
-
-def _tick(tick: TickRecord) -> dict[str, Any]:
-    from headgate.cli.data import moment
-
-    return {
-        "schedule": tick.schedule,
-        "at": moment(tick.at),
-        "outcome": tick.outcome,
-        "job": tick.job,
-        "recorded_at": moment(tick.recorded_at),
-        "through": moment(tick.through),
-        "count": tick.count,
-        "by": tick.by,
-    }
+    state = _state(found, now).partition(":")[0].partition(" ")[0]
+    return data.schedule(found, task=_task(found.spec), state=state)
