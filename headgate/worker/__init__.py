@@ -6,4 +6,6 @@ guard     the process the user started; outlives all others, needs no store
       warden    one per isolated task at a time; cleans up behind it
         ward      runs the code of the isolated task
       warden    of commands, one per run at a time (headgate/commands)
+
+Each warden has a second process round it, in case it is killed (wardship).
 """

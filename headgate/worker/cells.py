@@ -117,8 +117,8 @@ class Cell:
         return self._frames.pop(0)
 
     async def _after_warden(self) -> None:
-        """Its child dies with it; what that had started is found by the mark in its
-        environment, and the attempt is not over before it is gone."""
+        """The process round it has killed what it left. Should both have been killed, its child
+        died with it, and what that had started is found by the mark in its environment."""
         await in_thread(kernel.kill_until_none, lambda: kernel.marked(CELL_MARK, self.mark))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.kernel import look
+from headgate.kernel import kill, look
 from tests.worker import sample
 from tests.worker.site import Site, Tree, wait_until
 
@@ -56,14 +56,11 @@ def test_worker_process(site: Site, kind: str) -> None:
 
 def test_slots_of_a_killed_worker_process_are_free_within_two_seconds(site: Site) -> None:
     """Seen by another worker, which needs not be started first."""
-    site.start("--name", "other")
+    first = site.start("--name", "other")
     site.ready()
     job = sample.nest.submit()
     site.wait_for("nested")
-    holder = site.events("process", role="warden")[0]["who"]
-    process = look(holder)
-    assert process is not None
-    worker = process.parent
+    (worker,) = first.processes()
     second = site.start("--name", "second")
     site.ready(2)
     killed_at = time.monotonic()
@@ -154,14 +151,26 @@ def test_guard_keeper_and_worker_at_once(site: Site, stopped: bool) -> None:
     assert other.stop() == 0
 
 
-def test_warden_alone(site: Site) -> None:
-    """The worker notices, finds what the warden had below it, and tells the attempt's end
-    only after that."""
-    tree, job = nested(site)
+@pytest.mark.parametrize("who", ["warden", "outer warden"])
+def test_warden_alone(site: Site, who: str) -> None:
+    """Whichever of the two is left kills what the code had started, an orphan without any mark
+    too, and the worker tells the attempt's end only after that."""
+    job = sample.nest.submit(unmarked=True)
+    tree = site.start("--concurrency", "4")
+    site.wait_for("nested")
+    assert any(who.startswith("no-environment") for who in sample.alive())
+    warden = look(site.events("process", role="warden")[0]["who"])
+    assert warden is not None
     probe = sample.probe.submit()
-    os.kill(site.events("process", role="warden")[0]["who"], signal.SIGKILL)
-    assert site.until_done(job).reason == "crashed"
-    assert probe.result(timeout=10) == []
+    os.kill(warden.pid if who == "warden" else warden.parent, signal.SIGKILL)
+    try:
+        assert site.until_done(job.id).reason == "crashed"
+        assert probe.result(timeout=10) == []
+    finally:
+        for left in site.events("process", role="no-environment"):
+            process = look(left["who"])
+            if process is not None and process.started == left["started"]:
+                kill(process)  # nothing else would find it
     assert tree.stop() == 0
 
 

@@ -74,8 +74,19 @@ def start_stubborn(role: str, *, session: bool) -> None:
     note_process(role, child.pid)
 
 
+def start_unmarked(role: str) -> None:
+    """A grandchild, soon an orphan, in a session of its own and with nothing in its environment."""
+    stay = 'trap "" TERM HUP INT; echo $$; exec >&-; while :; do sleep 600; done'
+    child = subprocess.Popen(
+        ["sh", "-c", 'env -i /usr/bin/setsid /bin/sh -c "$0" &', stay], stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    note_process(role, int(child.stdout.readline()))
+    child.wait()
+
+
 @app.task(limits=[gate], isolate="process")
-def nest(ctx: Context) -> list[str]:
+def nest(ctx: Context, unmarked: bool = False) -> list[str]:
     """The first time: leave a nest of processes that do not want to die, and stay."""
     if ctx.attempt > 1:
         found = alive()
@@ -85,6 +96,8 @@ def nest(ctx: Context) -> list[str]:
     note_process("warden", os.getppid())
     start_stubborn("ignores-term", session=False)
     start_stubborn("own-session", session=True)
+    if unmarked:
+        start_unmarked("no-environment")
     trail("nested", job=ctx.job_id)
     time.sleep(600)
     return ["never"]
