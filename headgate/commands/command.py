@@ -78,6 +78,9 @@ class Command:
     max_output: int = DEFAULT_MAX_OUTPUT
     before: Before | None = None
     after: After | None = None
+    over_when_killed: bool = False
+    """A run that is killed because its worker stops has ended, with the exit code that this gives;
+    else it goes back into line."""
 
     def with_arguments(self, name: str, arguments: Iterable[str]) -> tuple[str, ...]:
         """The whole command line; a shell line finds further arguments in $1, $2, …"""

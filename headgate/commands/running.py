@@ -48,6 +48,13 @@ def grace_of(attempt: Attempt, stop: Stop, worker: float) -> float:
     return command.grace
 
 
+def ends_with(attempt: Attempt, stop: Stop | None) -> bool:
+    """Is a run that this order kills over, instead of going back into line?"""
+    command = attempt.task.command
+    kills = stop is not None and stop.kind == "shutdown"
+    return kills and command is not None and command.over_when_killed
+
+
 class AttemptLauncher:
     """Runs the command of one attempt in a cell."""
 
@@ -74,7 +81,8 @@ class AttemptLauncher:
             # Before the end is told: after that the store takes nothing from this attempt.
             await self._scribe.close_tape(tape)
         stop = attempt.stop
-        if code is None or (code != 0 and stop is not None and stop.kind != "timeout"):
+        foreign = stop is not None and stop.kind != "timeout" and not ends_with(attempt, stop)
+        if code is None or (code != 0 and foreign):
             # Not its own end: why it was stopped is known to who stopped it.
             raise asyncio.CancelledError
         return code

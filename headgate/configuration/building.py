@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from headgate.app import App
@@ -82,6 +83,9 @@ def _declare_job(app: App, scheduled: Scheduled, runs: Runs, job: JobConfig) -> 
         priority=job.priority,
     )
     task.source = "file"
+    if task.command is not None:
+        # dsari's rule: what a stop kills has ended.
+        task.command = replace(task.command, over_when_killed=scheduled.shutdown_kill_runs)
     task.on_end = runs.on_end
     if job.notify:
         task.on_aborted = LOST

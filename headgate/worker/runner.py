@@ -20,7 +20,7 @@ import msgspec
 from headgate.app import App
 from headgate.caps import refusal_error
 from headgate.codec import visible
-from headgate.commands.running import Commands, grace_of
+from headgate.commands.running import Commands, ends_with, grace_of
 from headgate.errors import HeadgateError, StoreError
 from headgate.jobs import Claimed, Failure, Finish, Refusal
 from headgate.worker.attempt import Attempt, Desk
@@ -359,8 +359,12 @@ class Runner:
         if attempt.task.isolate is None and attempt.task.command is None:
             seconds = self._loop.time() - attempt.began
             self._chains.pace.note(attempt.claimed.task, seconds)
+        stop = attempt.stop
+        if ending.kind == "raised" and ends_with(attempt, stop):
+            # Killed for good: the end is its own, and not one to be tried again.
+            stop, ending = None, msgspec.structs.replace(ending, again=False)
         told = finish(
-            *(attempt.token, ending, attempt.stop, attempt.allowance()),
+            *(attempt.token, ending, stop, attempt.allowance()),
             tuple(attempt.followups),
         )
         if told is not None and attempt.task.on_end is not None:

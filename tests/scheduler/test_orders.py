@@ -125,7 +125,23 @@ def test_status_tells_every_run_every_wait_and_every_group(stage: Stage) -> None
     assert tree.stop() == 0
     assert time.monotonic() - began < 20
     (held,) = stage.runs(task="holds")
-    assert held.state == "ready"  # it was cut short, and not forgotten
+    # dsari's rule: what was killed has ended, and is not begun anew.
+    assert (held.state, held.reason) == ("failed", "exit 143")
+
+
+def test_what_a_second_stop_kills_goes_back_into_line_unless_kills_are_asked_for(
+    stage: Stage,
+) -> None:
+    stage.write({"jobs": {"a": {"command": ["sleep", "60"]}}})
+    tree = stage.start()
+    trigger(stage, "a")
+    stage.wait_for(lambda _: stage.runs(states=frozenset(["running"])), why="it runs")
+    tree.signal(signal.SIGTERM)
+    wait_until(lambda: "stopping" in tree.output(), 20, "stopping")
+    tree.signal(signal.SIGTERM)
+    tree.wait()
+    (run,) = stage.runs()
+    assert run.state == "ready"
 
 
 def test_a_configuration_that_cannot_be_used_is_told_whole_at_the_start(stage: Stage) -> None:
