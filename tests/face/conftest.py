@@ -12,6 +12,7 @@ import pytest
 from headgate import App
 from headgate.config import Config
 from headgate.testing import memory_app
+from tests.stores import store_url
 
 
 @pytest.fixture(autouse=True)
@@ -43,5 +44,13 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def file_app(url: str) -> Iterator[App]:
     """An app on a file, with the real clock."""
+    with App(url, config=Config(url=url)) as made:
+        yield made
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    """An app on a file, and one on PostgreSQL."""
+    url = store_url(request.param, tmp_path, quick=True)
     with App(url, config=Config(url=url)) as made:
         yield made
