@@ -55,7 +55,10 @@ STORES: dict[str, Callable[[Path], str]] = {
     for store in ("sqlite", "memory", "postgres")
 }
 # The same code by another way, or on another version of the server: a part of the suite each.
-ALSO = {"pgbouncer": {"test_life", "test_queues"}, "postgres-system": {"test_slots", "test_turns"}}
+ALSO = {
+    "pgbouncer": {"test_life", "test_from_outside", "test_queues"},
+    "postgres-system": {"test_slots", "test_turns"},
+}
 
 
 class Hand:
