@@ -158,7 +158,7 @@ def test_warden_alone(site: Site, who: str) -> None:
     job = sample.nest.submit(unmarked=True)
     tree = site.start("--concurrency", "4")
     site.wait_for("nested")
-    assert any(who.startswith("no-environment") for who in sample.alive())
+    assert any(name.startswith("no-environment") for name in sample.alive())
     warden = look(site.events("process", role="warden")[0]["who"])
     assert warden is not None
     probe = sample.probe.submit()

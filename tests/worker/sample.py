@@ -76,7 +76,7 @@ def start_stubborn(role: str, *, session: bool) -> None:
 
 def start_unmarked(role: str) -> None:
     """A grandchild, soon an orphan, in a session of its own and with nothing in its environment."""
-    stay = 'trap "" TERM HUP INT; echo $$; exec >&-; while :; do sleep 600; done'
+    stay = 'trap "" TERM HUP INT; echo $$; exec sleep 600 >&-'
     child = subprocess.Popen(
         ["sh", "-c", 'env -i /usr/bin/setsid /bin/sh -c "$0" &', stay], stdout=subprocess.PIPE
     )
