@@ -14,6 +14,7 @@ from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.store import PostgresStore
 from headgate.stores.protocol import Claim, Exchange
 from tests.conformance.conftest import Rig, need
+from tests.postgres.lost import lost_answer
 from tests.postgres.rival import Rival, Waiter, until_blocked
 
 
@@ -39,24 +40,16 @@ def _cut_at(rival: Rival, watch: Rival, table: str, call: Callable[[], Any]) -> 
 
 
 def test_a_second_failure_loses_nothing_of_a_lost_answer(
-    rig: Rig, rival: Rival, watch: Rival, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, rival: Rival, watch: Rival
 ) -> None:
     rig.declare(api=1)
     old, new = rig.submit(2, needs=need("api"))
     hand = rig.hand()
     (first,) = hand.claim(room=1)
-    real = Database.call_two
-
-    def lost(self: Database, *args: Any) -> Any:
-        real(self, *args)
-        raise StoreInDoubt("the wire was cut")
-
-    monkeypatch.setattr(Database, "call_two", lost)
     done = [Finish(first.token, "succeeded", result="null")]
     claim = Claim(1, hand.tasks, hand.state)
-    with pytest.raises(StoreInDoubt):
+    with lost_answer():
         rig.store.exchange(Exchange(hand.id, done, claim=claim))
-    monkeypatch.setattr(Database, "call_two", real)
     # Asked again, it learns what was granted, and then comes the next failure.
     broken_at(rival, watch, "cancels", lambda: hand.exchange(done, room=1))
     got = hand.exchange(done, room=1)
@@ -92,21 +85,11 @@ def test_a_failure_behind_an_end_does_not_make_it_stale(
     hand.running.clear()
 
 
-def test_what_a_lost_answer_brought_takes_the_room_of_the_next(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_lost_answer_brought_takes_the_room_of_the_next(rig: Rig) -> None:
     rig.submit(6)
     hand = rig.hand()
-    real = Database.call_two
-
-    def lost(self: Database, *args: Any) -> Any:
-        real(self, *args)
-        raise StoreInDoubt("the wire was cut")
-
-    monkeypatch.setattr(Database, "call_two", lost)
-    with pytest.raises(StoreInDoubt):
+    with lost_answer():
         hand.exchange(room=2)
-    monkeypatch.setattr(Database, "call_two", real)
     got = hand.exchange(room=2)
     assert len(got.claimed) == 2, "more than the worker has room for"
     assert got.more
@@ -123,23 +106,13 @@ def test_ends_of_every_kind_may_be_told_again(rig: Rig, rival: Rival, watch: Riv
     assert hand.exchange(again).stale == frozenset()
 
 
-def test_who_has_no_room_for_what_a_lost_answer_brought_gives_it_back(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_has_no_room_for_what_a_lost_answer_brought_gives_it_back(rig: Rig) -> None:
     """Nobody starts what comes with an answer to something else than a claim."""
     rig.declare(api=2)
     ids = rig.submit(2, needs=need("api"))
     hand = rig.hand()
-    real = Database.call_two
-
-    def lost(self: Database, *args: Any) -> Any:
-        real(self, *args)
-        raise StoreInDoubt("the wire was cut")
-
-    monkeypatch.setattr(Database, "call_two", lost)
-    with pytest.raises(StoreInDoubt):
+    with lost_answer():
         hand.exchange(room=2)
-    monkeypatch.setattr(Database, "call_two", real)
     assert [rig.state(id) for id in ids] == ["running", "running"]
     assert rig.store.exchange(Exchange(hand.id)).claimed == ()
     assert [rig.state(id) for id in ids] == ["ready", "ready"]

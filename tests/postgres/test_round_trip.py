@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import StoreInDoubt
 from headgate.jobs import Finish, NewJob
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.store import PostgresStore
 from headgate.stores.protocol import Claim, Exchange
 from tests.conformance.conftest import Hand, Rig, need
+from tests.postgres.lost import lost_answer
 
 
 def database(rig: Rig) -> Database:
@@ -61,24 +61,13 @@ def test_as_many_slots_as_holders_at_once(rig: Rig, limit: int) -> None:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_lost_answer_loses_nothing(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, applied: bool
-) -> None:
+def test_a_lost_answer_loses_nothing(rig: Rig, applied: bool) -> None:
     rig.declare(api=2)
     rig.submit(4, needs=need("api"))
     hand = rig.hand()
     first = hand.claim(room=1)
-    real = Database.call_two
-
-    def lost(self: Database, *args: Any) -> Any:
-        if applied:
-            real(self, *args)
-        raise StoreInDoubt("the wire was cut")
-
-    monkeypatch.setattr(Database, "call_two", lost)
-    with pytest.raises(StoreInDoubt):
+    with lost_answer(applied=applied):
         rig.store.exchange(Exchange(hand.id, done(hand), claim=Claim(2, hand.tasks, hand.state)))
-    monkeypatch.setattr(Database, "call_two", real)
     got = hand.exchange(done(hand), room=2)
     assert got.stale == frozenset(), "its end was told by the round trip whose answer was lost"
     assert len(got.claimed) == 2
@@ -87,45 +76,24 @@ def test_a_lost_answer_loses_nothing(
     assert {slot.token for slot in rig.store.group("api")[1]} == {c.token for c in got.claimed}
 
 
-def test_what_was_reserved_in_a_lost_answer_goes_back(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_reserved_in_a_lost_answer_goes_back(rig: Rig) -> None:
     rig.declare(api=1)
     ids = rig.submit(3, needs=need("api"))
     hand = rig.hand()
-    real = Database.call_two
-
-    def lost(self: Database, *args: Any) -> Any:
-        real(self, *args)
-        raise StoreInDoubt("the wire was cut")
-
-    monkeypatch.setattr(Database, "call_two", lost)
     claim = Claim(5, hand.tasks, hand.state, ahead={"task": 0.01}, ahead_room=5)
-    with pytest.raises(StoreInDoubt):
+    with lost_answer():
         rig.store.exchange(Exchange(hand.id, claim=claim))
-    monkeypatch.setattr(Database, "call_two", real)
     got = hand.exchange(room=5)
     assert [c.job for c in got.claimed] == ids[:1]
     assert [rig.state(id) for id in ids] == ["running", "ready", "ready"]
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_lost_answer_loses_nothing_of_an_idle_worker(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, applied: bool
-) -> None:
+def test_a_lost_answer_loses_nothing_of_an_idle_worker(rig: Rig, applied: bool) -> None:
     ids = rig.submit()
     hand = rig.hand()
-    real = Database.value
-
-    def lost(self: Database, *args: Any) -> Any:
-        if applied:
-            real(self, *args)
-        raise StoreInDoubt("the wire was cut")
-
-    monkeypatch.setattr(Database, "value", lost)
-    with pytest.raises(StoreInDoubt):
+    with lost_answer("value", applied=applied):
         rig.store.exchange(Exchange(hand.id, claim=Claim(1, hand.tasks, hand.state)))
-    monkeypatch.setattr(Database, "value", real)
     assert [rig.state(id) for id in ids] == ["running" if applied else "ready"]
     got = hand.exchange(room=1)
     assert [(c.job, c.attempt) for c in got.claimed] == [(ids[0], 1)]
