@@ -11,11 +11,16 @@ __all__ = ["bounced_url", "empty_database", "postgres", "postgres_url"]
 
 
 @pytest.fixture
-def rig(postgres_url: str) -> Iterator[Rig]:
-    """A store with a clock in hand; after every test its tables agree with each other."""
-    clock = HandClock()
+def clock() -> HandClock | None:
+    """A clock in hand; a module that needs the store's own gives None instead."""
+    return HandClock()
+
+
+@pytest.fixture
+def rig(postgres_url: str, clock: HandClock | None) -> Iterator[Rig]:
+    """A store by that clock; after every test its tables agree with each other."""
     store = open_store(postgres_url, clock=clock)
-    rig = Rig(store, clock)
+    rig = Rig(store, clock or HandClock())
     yield rig
     for hand in rig.hands:
         hand.end_all()
