@@ -11,7 +11,7 @@ import pytest
 from headgate.jobs import JobRecord
 from tests.commands import sample
 from tests.stores import on_both, store_url
-from tests.worker.site import Site, Tree, wait_until
+from tests.worker.site import Site, Tree, opened, wait_until
 
 BOTH = frozenset(("test_output_is_followed_from_another_process",))
 
@@ -52,38 +52,25 @@ class Place(Site):
         return self.until_done(task.submit(arguments=list(arguments), **options).id)
 
 
-def _opened(place: Place, patch: pytest.MonkeyPatch) -> Iterator[Place]:
-    for name, value in place.env.items():
-        patch.setenv(name, value)
-    sample.app.close()
-    sample.app.__dict__.pop("config", None)
-    try:
-        yield place
-    finally:
-        print(place.show_logs())
-        try:
-            place.close()
-        finally:
-            sample.app.close()
-            sample.app.__dict__.pop("config", None)
-
-
 @pytest.fixture
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Place]:
     """A fresh one: no process, lock file or slot of it may be left after the test."""
     url = store_url(getattr(request, "param", "sqlite"), tmp_path)
-    yield from _opened(Place(tmp_path, url), monkeypatch)
+    with opened(Place(tmp_path, url), monkeypatch) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """One worker for all tests of a module that only need some command to run."""
-    with pytest.MonkeyPatch.context() as patch:
-        for opened in _opened(Place(tmp_path_factory.mktemp("shop")), patch):
-            opened.start("--concurrency", "20")
-            opened.ready()
-            yield opened
-            for tree in opened.trees:
-                assert tree.stop() == 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        opened(Place(tmp_path_factory.mktemp("shop")), patch) as made,
+    ):
+        made.start("--concurrency", "20")
+        made.ready()
+        yield made
+        for tree in made.trees:
+            assert tree.stop() == 0

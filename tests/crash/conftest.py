@@ -18,7 +18,7 @@ ON_POSTGRES = frozenset(
     }
 )
 """Deaths that a keeper sees. Where nobody is left to see one, the lease decides on PostgreSQL:
-tests/postgres/test_deaths.py."""
+tests/crash/test_leases.py."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -148,6 +148,45 @@ def test_a_run_that_waits_for_its_retry_takes_it(desk: Desk) -> None:
     assert desk.outcomes() == [(60, "run"), (120, "merged")]
 
 
+@pytest.mark.parametrize("how", ["interrupted", "lost", "returned"])
+def test_a_run_that_comes_back_takes_over_the_one_that_waits(desk: Desk, how: str) -> None:
+    desk.declare(spec())
+    desk.tick()
+    desk.wait(60)
+    hand = desk.rig.hand()
+    (begun,) = hand.claim()
+    desk.wait(60)
+    desk.wait(60)
+    assert desk.outcomes() == [(60, "run"), (120, "run"), (180, "merged")]
+    waiting = desk.ticks()[1].job or ""
+    if how == "lost":
+        hand.leave()
+    else:
+        hand.end(begun, how)
+    assert desk.outcomes() == [(60, "run"), (120, "merged"), (180, "merged")]
+    assert {tick.job for tick in desk.ticks()} == {begun.job}
+    record = desk.store.job(waiting)
+    assert record is not None
+    assert (record.state, record.reason) == ("cancelled", f"merged into {begun.job}")
+    schedule = desk.store.schedule("tidy")
+    assert schedule is not None
+    assert schedule.last_job == begun.job
+    desk.wait(60)
+    assert desk.outcomes()[-1] == (240, "merged")
+    assert [claimed.job for claimed in desk.rig.hand("next").claim()] == [begun.job]
+
+
+def test_runs_that_pile_up_stay_when_one_comes_back(desk: Desk) -> None:
+    desk.declare(spec(pile_up=True))
+    desk.tick()
+    desk.wait(60)
+    hand = desk.rig.hand()
+    (begun,) = hand.claim()
+    desk.wait(60)
+    hand.end(begun, "interrupted")
+    assert len(hand.claim()) == 2
+
+
 def test_pile_up_keeps_all(desk: Desk) -> None:
     desk.declare(spec(pile_up=True))
     desk.tick()

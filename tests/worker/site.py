@@ -22,6 +22,7 @@ from headgate.jobs import JobRecord
 from tests.stores import store_url
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Site")
 MARK = "HEADGATE_TEST_SITE"
 REPO = Path(__file__).parents[2]
 
@@ -219,14 +220,11 @@ def site(
 
 
 @contextmanager
-def opened(place: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def opened(place: S, monkeypatch: pytest.MonkeyPatch) -> Iterator[S]:
     """After the test no process, lock file or slot of it may be left."""
-    from tests.worker import sample
-
     for name, value in place.env.items():
         monkeypatch.setenv(name, value)
-    sample.app.close()
-    sample.app.__dict__.pop("config", None)
+    _anew(place.app)
     try:
         yield place
     finally:
@@ -234,5 +232,10 @@ def opened(place: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         try:
             place.close()
         finally:
-            sample.app.close()
-            sample.app.__dict__.pop("config", None)
+            _anew(place.app)
+
+
+def _anew(app: Any) -> None:
+    """The next that asks the app for its store gets the one of the environment then."""
+    app.close()
+    app.__dict__.pop("config", None)

@@ -9,7 +9,7 @@ from typing import Any
 from headgate.jobs import Failure, Finish, NewJob, Progress, Refusal, Submitted
 from headgate.rates import RATE_SLOT
 from headgate.stores.protocol import Passed
-from headgate.stores.relational import capping, moves, succession
+from headgate.stores.relational import capping, merging, moves, succession
 from headgate.stores.relational.events import record
 from headgate.stores.relational.transaction import Row, Transaction
 
@@ -120,6 +120,7 @@ def finish_one(tx: Transaction, worker: str, name: str, finish: Finish, submit: 
         again_at = tx.now + max(0.0, finish.delay)
         if outcome == "interrupted":
             moves.back(tx, job, attempt)
+            merging.came_back(tx, job)
         elif outcome == "retry":
             moves.schedule(tx, job, again_at, attempt, keeps_place=True, reason="retry")
         else:
@@ -173,6 +174,7 @@ def give_back(tx: Transaction, running: Row, cancelled: str | None) -> None:
         moves.conclude(tx, job, "cancelled", cancelled, attempt=attempt)
     else:
         moves.back(tx, job, attempt, since=running["ready_at"])
+        merging.came_back(tx, job)
     _left(tx, running, over=cancelled is not None)
 
 
@@ -237,6 +239,7 @@ def lose(
     else:
         over = False
         moves.back(tx, job, attempt)
+        merging.came_back(tx, job)
     _left(tx, running, over=over)
 
 

@@ -21,6 +21,7 @@ from headgate.stores.protocol import (
     TickOutcome,
     TickRecord,
 )
+from headgate.stores.relational import merging
 from headgate.stores.relational.events import record
 from headgate.stores.relational.scheduling import names_text, not_found, read_spec, to_record
 from headgate.stores.relational.transaction import Row, Transaction
@@ -115,26 +116,16 @@ def _see_runs(tx: Transaction, hands: dict[str, _Hand]) -> None:
             waiting[job] = row["schedule"]
     # A claim that is under way is not seen: it would take a run from under this tick, begun before
     # it. So each run is held in its place until our commit, or, if it cannot be, counts as begun.
-    for job in _held(tx, list(waiting)):
-        hands[waiting[job]].waiting = job
-
-
-def _held(tx: Transaction, jobs: list[str]) -> list[str]:
-    if not jobs:
-        return []
-    params = {"jobs": names_text(jobs)}
-    held = [
-        row["id"]
-        for sql in (
-            tx.sql.schedules.hold_ready,
-            tx.sql.schedules.hold_scheduled,
-            tx.sql.schedules.unrouted,
-        )
-        for row in tx.rows(sql, params)
-    ]
+    held: dict[str, list[str]] = {}
+    for job in merging.hold(tx, list(waiting)):
+        held.setdefault(waiting[job], []).append(job)
     if held:
         tx.ring("work")  # who wanted one meanwhile has passed it over
-    return held
+    for name, jobs in held.items():
+        first, *others = sorted(jobs)
+        hands[name].waiting = first
+        # One came back into line while a tick had hold of the other.
+        merging.merge(tx, name, first, others)
 
 
 def _known(tx: Transaction, hands: dict[str, _Hand]) -> dict[str, set[float]]:

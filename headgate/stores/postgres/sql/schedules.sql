@@ -76,6 +76,21 @@ INSERT INTO headgate.schedule_runs (schedule, job) VALUES (:schedule, :job::text
 -- name: drop_run
 DELETE FROM headgate.schedule_runs WHERE schedule = :schedule AND job = :job::text::uuid
 
+-- name: origin
+SELECT id::text AS id, options FROM headgate.jobs WHERE n = :job
+
+-- name: merge_ticks
+UPDATE headgate.ticks SET outcome = CASE WHEN outcome = 'run' THEN 'merged' ELSE outcome END,
+    job = :into::text
+WHERE schedule = :schedule AND job = :job::text
+
+-- Not where somebody ticks it right now: it may wait for what we hold.
+-- name: merge_last
+UPDATE headgate.schedules SET last_job = :into::text WHERE name IN (
+    SELECT name FROM headgate.schedules WHERE name = :schedule AND last_job = :job::text
+    FOR UPDATE SKIP LOCKED
+)
+
 -- name: known_ticks
 SELECT schedule, at FROM headgate.ticks
 WHERE schedule = ANY (ARRAY(SELECT json_array_elements_text(:names::json))) AND at >= :since

@@ -73,6 +73,17 @@ INSERT INTO schedule_runs (schedule, job) VALUES (:schedule, :job)
 -- name: drop_run
 DELETE FROM schedule_runs WHERE schedule = :schedule AND job = :job
 
+-- name: origin
+SELECT id, options FROM jobs WHERE n = :job
+
+-- name: merge_ticks
+UPDATE ticks SET outcome = CASE WHEN outcome = 'run' THEN 'merged' ELSE outcome END,
+    job = :into
+WHERE schedule = :schedule AND job = :job
+
+-- name: merge_last
+UPDATE schedules SET last_job = :into WHERE name = :schedule AND last_job = :job
+
 -- name: known_ticks
 SELECT schedule, at FROM ticks
 WHERE schedule IN (SELECT value FROM json_each(:names)) AND at >= :since
