@@ -66,3 +66,4 @@ class ScheduleOptions(TypedDict, total=False):
     missed_window: float | timedelta
     pile_up: bool
     skip_if_running: bool
+    late: float | timedelta

@@ -197,6 +197,7 @@ def schedule(record: ScheduleRecord, *, task: str, state: str) -> dict[str, Any]
         "jitter": spec.jitter,
         "missed": spec.missed,
         "missed_window": spec.missed_window,
+        "late": spec.late,
         "pile_up": spec.pile_up,
         "skip_if_running": spec.skip_if_running,
         "source": spec.source,

@@ -235,10 +235,11 @@ def _state(found: ScheduleRecord, now: float) -> str:
 
 
 def _missed(spec: ScheduleSpec) -> str:
+    late = f"; up to {spec.late:g} s late is on time" if spec.late else ""
     if spec.missed == "skip":
-        return "left out"
+        return f"left out{late}"
     what = "made up for once" if spec.missed == "one" else "all made up for"
-    return f"{what}, if within {spec.missed_window:g} s"
+    return f"{what}, if within {spec.missed_window:g} s{late}"
 
 
 def _local(at: float, spec: ScheduleSpec) -> str:

@@ -20,7 +20,7 @@ from headgate.configuration.section import Section, Wrong
 from headgate.errors import DeclarationError
 from headgate.jobs import DEFAULT_QUEUE
 from headgate.limits import check_name
-from headgate.schedules.schedule import MISSED, Missed, Schedule
+from headgate.schedules.schedule import DEFAULT_LATE, MISSED, Missed, Schedule
 from headgate.schedules.timetable import find_zone
 
 MAX_NAME = 64
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[- A-Za-z0-9_+.:@]+")
 
 TIMING_KEYS = (
     *("schedule", "schedule_timezone", "timezone", "jitter", "start", "end"),
-    *("missed", "missed_window", "pile_up", "skip_if_running"),
+    *("missed", "missed_window", "late", "pile_up", "skip_if_running"),
 )
 JOB_KEYS = (
     *("command", "command_append_run", "environment", "concurrency_groups", "limits"),
@@ -208,6 +208,7 @@ def _schedule(table: Section, name: str, zone: str, *, dsari: bool) -> Schedule 
         missed_window=table.take("missed_window", read.seconds, DEFAULT_MISSED_WINDOW),
         pile_up=table.take("pile_up", read.flag, False),
         skip_if_running=table.take("skip_if_running", read.flag, False),
+        late=table.take("late", read.seconds, DEFAULT_LATE),
     )
     if when is None:
         return None

@@ -41,6 +41,7 @@ class Scheduled:
             missed_window=cast("float", found.missed_window),
             pile_up=found.pile_up,
             skip_if_running=found.skip_if_running,
+            late=cast("float", found.late),
             source=self.source,
             job=template.to_text(self.call.new_job()),
         )

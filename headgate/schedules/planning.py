@@ -7,8 +7,8 @@ from headgate.schedules.schedule import Schedule
 from headgate.schedules.timetable import Timetable
 from headgate.stores.protocol import ScheduleRecord, ScheduleSpec, Tick, Ticking
 
-ON_TIME = 60.0
-"""Seconds by which a tick may be late and is not missed: a restart, a busy moment."""
+PROMPT = 2.0
+"""Seconds in which a tick is recorded where somebody is there to tick: no schedule is stricter."""
 AT_ONCE = 100
 """Ticks of one schedule in one transaction."""
 COUNTED = 1000
@@ -32,7 +32,7 @@ def schedule_of(spec: ScheduleSpec) -> Schedule:
     return Schedule(
         spec.when, spec.timezone, spec.jitter, spec.start, spec.end,
         "one" if spec.missed == "one" else "all" if spec.missed == "all" else "skip",
-        spec.missed_window, spec.pile_up, spec.skip_if_running,
+        spec.missed_window, spec.pile_up, spec.skip_if_running, spec.late,
     )  # fmt: skip
 
 
@@ -45,7 +45,9 @@ def plan(record: ScheduleRecord, table: Timetable, now: float) -> Ticking:
     at: float | None = record.next_at
     while at is not None and at <= now and len(ticks) < AT_ONCE:
         if now - at <= _patience(spec):
-            ticks.append(_due(spec, table, at))
+            # Asked for each that was missed: none of those may be merged into another.
+            keep = spec.missed == "all" and now - at > PROMPT
+            ticks.append(_due(spec, table, at, keep=keep))
             at = table.after(at)
         else:
             missed, at = _missed(spec, table, at, now)
@@ -55,12 +57,13 @@ def plan(record: ScheduleRecord, table: Timetable, now: float) -> Ticking:
 
 def _patience(spec: ScheduleSpec) -> float:
     """How late a tick may be and still runs, whatever else is due."""
-    return max(ON_TIME, spec.missed_window) if spec.missed == "all" else ON_TIME
+    late = max(PROMPT, spec.late)
+    return max(late, spec.missed_window) if spec.missed == "all" else late
 
 
-def _due(spec: ScheduleSpec, table: Timetable, at: float) -> Tick:
+def _due(spec: ScheduleSpec, table: Timetable, at: float, *, keep: bool = False) -> Tick:
     run_at = at + table.spread(at) if spec.jitter else None
-    return Tick(at, template.to_job(spec.job, spec.name, at, run_at))
+    return Tick(at, template.to_job(spec.job, spec.name, at, run_at), keep=keep)
 
 
 def _missed(

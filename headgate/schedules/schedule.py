@@ -15,6 +15,7 @@ from headgate.schedules.timetable import Timetable, check_text, find_zone
 Missed = Literal["skip", "one", "all"]
 MISSED: tuple[Missed, ...] = ("skip", "one", "all")
 DEFAULT_WINDOW = 86400.0
+DEFAULT_LATE = 60.0
 MAX_JITTER = 7 * 86400.0
 
 
@@ -29,7 +30,8 @@ class Schedule:
     schedule's name decides; `R` another one), `@daily` and its kin, or `RRULE:…`. `jitter`: each
     run is put off by up to so many seconds. `start`, `end`: nothing before and after. `missed`:
     what nobody was there to start is left out (`skip`), made up for once (`one`) or each (`all`),
-    if it is no older than `missed_window` seconds. `pile_up`: a tick that finds the run before it
+    if it is no older than `missed_window` seconds; what is up to `late` seconds late is not missed
+    (0: what was not ticked at its time is). `pile_up`: a tick that finds the run before it
     still waiting adds another one, instead of being merged into it. `skip_if_running`: one that
     finds a run that is not over is left out.
     """
@@ -43,6 +45,7 @@ class Schedule:
     missed_window: float | timedelta = DEFAULT_WINDOW
     pile_up: bool = False
     skip_if_running: bool = False
+    late: float | timedelta = DEFAULT_LATE
 
     def checked(self, name: str) -> Schedule:
         """All of it in plain form (seconds, moments), or `InvalidSchedule`."""
@@ -50,6 +53,7 @@ class Schedule:
             zone = find_zone(_text(self.timezone, "timezone"))
             jitter = seconds(self.jitter, "jitter", above=False)
             window = seconds(self.missed_window, "missed_window", above=False)
+            late = seconds(self.late, "late", above=False)
             if jitter > MAX_JITTER:
                 raise InvalidSchedule(f"jitter must be at most 7 days, got {self.jitter!r}")
             if self.missed not in MISSED:
@@ -64,7 +68,7 @@ class Schedule:
                 raise InvalidSchedule(f"it ends ({self.end!r}) before it starts ({self.start!r})")
             found = Schedule(
                 check_text(self.when), self.timezone, jitter, start, end, self.missed, window,
-                self.pile_up, self.skip_if_running,
+                self.pile_up, self.skip_if_running, late,
             )  # fmt: skip
             found.timetable(name)
         except DeclarationError as error:

@@ -22,6 +22,8 @@ class ScheduleSpec:
     missed_window: float = 86400.0
     pile_up: bool = False
     skip_if_running: bool = False
+    late: float = 60.0
+    """Seconds after its time at which a tick is not missed yet."""
     source: str = "code"
     """`code` or `file`."""
     job: str = "{}"
@@ -87,6 +89,8 @@ class Tick:
     job: NewJob | None = None
     through: float | None = None
     count: int = 1
+    keep: bool = False
+    """It becomes a run of its own, beside whatever waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class _Hand:
     """A run that is not over."""
     records: list[TickRecord] = field(default_factory=list[TickRecord])
     jobs: list[NewJob] = field(default_factory=list[NewJob])
+    kept: set[str] = field(default_factory=set[str])
+    """Those of them that stand for one tick each, and for no other."""
 
     def decide(self, now: float, known: set[float]) -> None:
         for tick in self.ticking.ticks:
@@ -57,12 +59,16 @@ class _Hand:
             if tick.job is None:
                 outcome, job = "missed", None
             else:
-                outcome, job = self._become(tick.job)
+                outcome, job = self._become(tick.job, keep=tick.keep)
             what = cast("TickOutcome", outcome)
             through, count = tick.through, tick.count
             self.records.append(TickRecord(self.spec.name, tick.at, what, job, now, through, count))
 
-    def _become(self, job: NewJob) -> tuple[str, str]:
+    def _become(self, job: NewJob, *, keep: bool = False) -> tuple[str, str]:
+        if keep and not self.spec.skip_if_running:
+            self.kept.add(job.id)
+            self.jobs.append(job)
+            return "run", job.id
         # The run that waits is held where it is, so it starts after the moment of this tick and
         # stands for it too.
         if self.waiting is not None and not self.spec.pile_up:
@@ -144,8 +150,10 @@ def _keep(tx: Transaction, hand: _Hand, done: dict[str, Submitted]) -> None:
     if hand.records:
         tx.many(tx.sql.schedules.add_tick, [_cells(found) for found in hand.records])
     runs = [found for found in hand.records if found.outcome == "run"]
-    if _counts_runs(hand.spec) and runs:
-        tx.many(tx.sql.schedules.add_run, [{"schedule": name, "job": found.job} for found in runs])
+    # What is kept for itself is nobody's to merge: it is not among the runs that one looks at.
+    counted = [found.job for found in runs if found.job not in hand.kept]
+    if _counts_runs(hand.spec) and counted:
+        tx.many(tx.sql.schedules.add_run, [{"schedule": name, "job": job} for job in counted])
     ticks = hand.ticking.ticks
     last = ticks[-1] if ticks else None
     tx.run(
