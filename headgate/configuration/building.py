@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from headgate.app import App
 from headgate.commands.task import CommandTask
+from headgate.configuration.environment import exit_code
 from headgate.configuration.model import JobConfig, Notify, Scheduled
-from headgate.configuration.runs import NOTIFY, Runs, facts_of
+from headgate.configuration.runs import NOTIFY, Runs, facts_of, trigger_type
 from headgate.context import Context
 from headgate.errors import HeadgateError
 from headgate.limits import Limit, OneOf
@@ -122,7 +124,14 @@ def _declare_notify(app: App, runs: Runs) -> None:
         if config is None or "failure" not in config.notify:
             return
         facts = facts_of("failure", config, None, None, None)
-        facts |= {"run_id": job, "reason": reason, "start_time": found.started_at}
+        told: object = json.loads(found.args).get("trigger")
+        facts |= {
+            "run_id": job,
+            "reason": reason,
+            "start_time": found.started_at,
+            "exit_code": exit_code(found),
+            "trigger_type": trigger_type(told if isinstance(told, str) else ""),
+        }
         for call in runs.notifications(facts):
             ctx.submit(call)
 

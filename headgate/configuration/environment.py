@@ -206,15 +206,20 @@ def schedule_time(record: JobRecord) -> float:
 
 def exit_code(record: JobRecord) -> int:
     """How the command of this job ended; 1 where it never came to an end of its own."""
-    if record.state == "succeeded":
+    error = record.error
+    return exit_code_of(record.state, record.reason, error.message if error is not None else "")
+
+
+def exit_code_of(state: str, reason: str, message: str) -> int:
+    """The same, from what is said of an end."""
+    if state == "succeeded":
         return 0
-    texts = [record.reason, record.error.message if record.error is not None else ""]
-    for text in texts:
+    for text in (reason, message):
         if (found := _EXIT.search(text)) is not None:
             return int(found[1])
-    if record.reason == "timeout":
+    if reason == "timeout":
         return TERMINATED
-    return KILLED if record.reason in ("lost", "crashed") else 1
+    return KILLED if reason in ("lost", "crashed") else 1
 
 
 def merged(*layers: Mapping[str, str]) -> dict[str, str]:

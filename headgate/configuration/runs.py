@@ -21,6 +21,7 @@ from headgate.configuration.environment import (
     NO_PAST,
     Past,
     RunFacts,
+    exit_code_of,
     merged,
     past_runs,
     variables,
@@ -50,6 +51,8 @@ class Begun:
     run: CommandRun
     past: Past
     began: float
+    exit_code: int | None = None
+    """Set when its command has ended."""
     over_run: bool = False
     """Somebody was told that it takes long."""
 
@@ -72,7 +75,7 @@ class Runs:
         wants_past = past_runs(self.app.store, job.name)
         directory = self.directory(job.name, run.job)
         directory.mkdir(parents=True, exist_ok=True)
-        kind, _, more = run.trigger.partition(":")
+        more = run.trigger.partition(":")[2]
         facts = RunFacts(
             job_name=job.name,
             run_id=run.job,
@@ -80,7 +83,7 @@ class Runs:
             run_dir=directory,
             schedule_time=run.schedule_time if run.schedule_time is not None else run.ready_at,
             start_time=run.started_at,
-            trigger_type=kind or "schedule",
+            trigger_type=trigger_type(run.trigger),
             concurrency_group=run.group if run.group in job.concurrency_groups else None,
             job_group=job.job_group,
             jenkins=job.jenkins_environment,
@@ -101,6 +104,9 @@ class Runs:
 
     def after(self, job: JobConfig, run: CommandRun, code: int) -> Any:
         """What the run wants to be known of it; its directory goes if it left nothing there."""
+        with self._lock:
+            if (begun := self._begun.get(run.token)) is not None:
+                begun.exit_code = code
         directory = self.directory(job.name, run.job)
         found = read_return_data(directory)
         try:
@@ -177,6 +183,7 @@ def facts_of(
     facts: dict[str, str | int | float | None] = {
         "occasion": occasion,
         "job_name": job.name,
+        "job_group": job.job_group,
         "run_id": claimed.job if claimed is not None else begun.run.job if begun else "",
         "host": socket.gethostname(),
     }
@@ -184,6 +191,7 @@ def facts_of(
         last = begun.past.last
         due = begun.run.schedule_time
         facts |= {
+            "trigger_type": trigger_type(begun.run.trigger),
             "attempt": begun.run.attempt,
             "concurrency_group": begun.run.group,
             "schedule_time": begun.run.ready_at if due is None else due,
@@ -194,12 +202,22 @@ def facts_of(
         }
     if finish is not None:
         error = finish.error
+        known = None if begun is None else begun.exit_code
+        message = error.message if error is not None else ""
         facts |= {
+            "exit_code": exit_code_of(finish.outcome, finish.reason, message)
+            if known is None
+            else known,
             "stop_time": round(time.time(), 3),
             "reason": finish.reason or finish.outcome,
             "error": error.message if error is not None else None,
         }
     return facts
+
+
+def trigger_type(trigger: str) -> str:
+    """What started a run: `schedule`, or `file` where that said what stands behind the colon."""
+    return trigger.partition(":")[0] or "schedule"
 
 
 def read_return_data(directory: Path) -> Any:

@@ -61,9 +61,12 @@ def test_failure_recovery_and_over_run_are_told_once_each(stage: Stage, heard: H
     out = stage.folder / "told"
     stage.write(
         {
-            "notify": {"command": f"cat >> {out}; echo >> {out}", "webhook": heard.url},
+            "notify": {
+                "command": f"cat >> {out}; echo >> {out}; echo $RUN_ID $EXIT_CODE >> {out}.codes",
+                "webhook": heard.url,
+            },
             "jobs": {
-                "turns": {"command": ["sh", "-c", "exit ${CODE:-0}"]},
+                "turns": {"command": ["sh", "-c", "exit ${CODE:-0}"], "job_group": "some"},
                 "slow": {"command": ["sleep", "3"], "over_run_after": 1},
                 "quiet": {"command": ["false"], "notify": False},
             },
@@ -87,6 +90,10 @@ def test_failure_recovery_and_over_run_are_told_once_each(stage: Stage, heard: H
     assert by_run[runs[1].id]["previous_exit_code"] == 0
     assert by_run[runs[2].id]["previous_exit_code"] == 4
     assert by_run[runs[3].id]["occasion"] == "recovery"
+    failed = by_run[runs[2].id]
+    assert failed.items() >= {"exit_code": 5, "trigger_type": "file", "job_group": "some"}.items()
+    assert by_run[runs[3].id]["exit_code"] == 0
+    assert f"{runs[2].id} 5" in (stage.folder / "told.codes").read_text().splitlines()
     assert {json.loads(row)["run_id"] for row in out.read_text().splitlines()} == set(by_run)
 
 
@@ -113,7 +120,8 @@ def test_a_run_lost_with_its_machine_is_told_as_a_failure(stage: Stage, heard: H
     assert tree.stop() == 0
     (run,) = stage.runs()
     assert (run.state, run.reason) == ("failed", "lost")
-    assert heard.told[0].items() >= {"occasion": "failure", "run_id": run.id}.items()
+    told = {"occasion": "failure", "run_id": run.id, "exit_code": 137, "trigger_type": "file"}
+    assert heard.told[0].items() >= told.items()
     assert watcher.pids() == set()
 
 
