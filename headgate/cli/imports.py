@@ -63,14 +63,14 @@ def dsari(frame: Frame, file: str, output: str | None) -> None:
 
 
 def _content(file: str) -> str:
+    from headgate.configuration.crontab import decoded
     from headgate.errors import ConfigError
 
     try:
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    # A crontab may hold bytes in whatever its writer used; none of them may stop the rest.
-    return raw.decode("utf-8", "replace")
+    return decoded(raw)
 
 
 def _deliver(frame: Frame, made: str, output: str | None, notes: list[str], jobs: int) -> None:

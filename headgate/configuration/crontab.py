@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from headgate.configuration.crontimes import same_days
 from headgate.configuration.problems import Problem
 from headgate.configuration.writing import comment, table
 from headgate.errors import DeclarationError
@@ -14,6 +15,8 @@ from headgate.schedules.schedule import Schedule
 
 _SETTING = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=]+))\s*=\s*(.*?)\s*""")
 _UNESCAPED_PERCENT = re.compile(r"(?<!\\)%")
+_COMMAND = re.compile(r"(?:\\.|[^%\\]|\\$)*", re.DOTALL)
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
 _RANDOM = re.compile(r"(\d+)~(\d+)")
 _WORDS_AROUND = frozenset(("sudo", "nice", "ionice", "nohup", "env", "time", "exec", "test", "["))
 _ZONES = ("CRON_TZ", "TZ")
@@ -54,6 +57,9 @@ def read(content: str, file: str, *, system: bool = False) -> Crontab:
         if "\0" in line:
             note(number, "left out: it holds a NUL character")
             continue
+        if (odd := _no_text(line)) is not None:
+            note(number, f"left out: not valid UTF-8: byte {odd:#04x}")
+            continue
         setting = None if line[0].isdigit() or line[0] in "*@-" else _SETTING.fullmatch(line)
         if setting is not None:
             name = setting[1] or setting[2] or setting[3] or ""
@@ -67,6 +73,16 @@ def read(content: str, file: str, *, system: bool = False) -> Crontab:
         else:
             found.entries.append(entry)
     return found
+
+
+def decoded(raw: bytes) -> str:
+    """The text of a crontab. A byte that is none stands in its line, which `read` tells of."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _no_text(line: str) -> int | None:
+    """The first byte of the line that is not text."""
+    return next((ord(c) & 0xFF for c in line if "\ud800" <= c <= "\udfff"), None)
 
 
 def _unquoted(written: str) -> str:
@@ -90,6 +106,8 @@ def _entry(line: str, number: int, variables: dict[str, str], system: bool) -> E
     # cron runs these at the first minute; spreading them is what H is for, and a choice.
     when = _EXACT.get(when.lower(), when)
     try:
+        Schedule(when).checked("crontab")
+        when = same_days(when)
         Schedule(when).checked("crontab")
     except DeclarationError as error:
         return (
@@ -153,18 +171,30 @@ def _job(entry: Entry) -> dict[str, object]:
 
 def _shell_line(command: str) -> str:
     """cron ends a command at its first %, and gives it the rest as input, line by line."""
-    first, *rest = _UNESCAPED_PERCENT.split(command)
-    line = first.replace("\\%", "%").strip()
-    if not rest:
+    line, rest = _split(command)
+    if rest is None:
         return line
-    told = [part.replace("\\%", "%") for part in rest]
+    told = [part.replace("\\%", "%") for part in _UNESCAPED_PERCENT.split(rest)]
+    if not told[-1]:
+        told.pop()  # the last line has ended already
+    if not told:
+        return f"{{ {line}; }} < /dev/null"
     return f"printf '%s\\n' {shlex.join(told)} | {{ {line}; }}"
+
+
+def _split(command: str) -> tuple[str, str | None]:
+    """What runs, and its input. A backslash takes away what the next character means, be it % or
+    another backslash: the % of \\% is one that ends the command."""
+    found = _COMMAND.match(command)
+    line = "" if found is None else found[0]
+    rest = command[len(line) + 1 :] if len(line) < len(command) else None
+    return _ESCAPED.sub(lambda pair: "%" if pair[0] == "\\%" else pair[0], line).strip(), rest
 
 
 def _name(entry: Entry, names: set[str]) -> str:
     """After the program, with a number where that is taken."""
     try:
-        words = shlex.split(_UNESCAPED_PERCENT.split(entry.command)[0])
+        words = shlex.split(_split(entry.command)[0])
     except ValueError:
         words = entry.command.split()
     chosen = "job"

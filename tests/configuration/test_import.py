@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -66,7 +68,65 @@ def test_what_cannot_be_carried_over_is_said_with_its_line() -> None:
 def test_input_behind_a_percent_sign_reaches_the_command(tmp_path: Path) -> None:
     jobs = imported("0 0 * * * cat; echo 5\\%%one%it's two%\n", tmp_path)
     done = subprocess.run(str(jobs["cat"].command), shell=True, capture_output=True, text=True)
-    assert done.stdout == "one\nit's two\n\n5%\n"
+    assert done.stdout == "one\nit's two\n5%\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (r"printf '\%s|' x", "x|"),
+        # The backslash is escaped, so the % is not: it ends the command.
+        (r"cat; echo A\\%in", "in\nA\\\n"),
+        (r"cat%a\%b", "a%b\n"),
+        (r"cat%a\\%b", "a\\%b\n"),
+        ("cat%", ""),
+    ],
+)
+def test_backslashes_before_percent_signs(written: str, told: str, tmp_path: Path) -> None:
+    (job,) = imported(f"0 0 * * * {written}\n", tmp_path).values()
+    done = subprocess.run(
+        str(job.command), shell=True, capture_output=True, text=True, input="not this"
+    )
+    assert done.stdout == told
+
+
+@pytest.mark.parametrize(
+    ("when", "fits"),
+    [
+        ("30 4 */2 * MON", lambda d: d.day % 2 == 1 and d.weekday() == 0),
+        ("30 4 1-7 * */7", lambda d: d.day <= 7 and d.weekday() == 6),
+        ("30 4 */10 3,4 1-5", lambda d: d.day % 10 == 1 and d.month in (3, 4) and d.weekday() < 5),
+        ("30 4 */1 * 2", lambda d: d.weekday() == 1),
+        ("30 4 13 * 5", lambda d: d.day == 13 or d.weekday() == 4),
+    ],
+)
+def test_days_of_month_and_week_are_joined_as_cron_does(
+    when: str, fits: Callable[[datetime], bool], tmp_path: Path
+) -> None:
+    (job,) = imported(f"CRON_TZ=UTC\n{when} x\n", tmp_path).values()
+    assert job.schedule is not None
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    days = [start + timedelta(days=n) for n in range(800)]
+    wanted = [day + timedelta(hours=4, minutes=30) for day in days if fits(day)]
+    found = job.schedule.timetable("x").between(start.timestamp(), days[-1].timestamp() + 86399)
+    assert [datetime.fromtimestamp(moment, UTC) for moment in found] == wanted
+
+
+def test_days_that_cannot_be_joined_are_said_with_their_line() -> None:
+    found = read("* * * * * a\n0~30 4 */2 * 1 b\n", "crontab")
+    (problem,) = found.problems
+    assert problem.line == 2
+    assert "must both fit" in problem.message
+
+
+def test_bytes_that_are_no_text_are_said_with_their_line(tmp_path: Path) -> None:
+    tab = tmp_path / "tab"
+    tab.write_bytes("# Gr\u00fc\u00dfe\n0 1 * * * a\n0 2 * * * echo \u00e9\n".encode("latin-1"))
+    run = [sys.executable, "-m", "headgate", "import", "crontab", str(tab)]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert f"{tab}:3: warning: left out: not valid UTF-8: byte 0xe9" in done.stderr
+    assert "[jobs.a]" in done.stdout
+    assert "[jobs.echo]" not in done.stdout
 
 
 def test_the_user_of_a_system_crontab(tmp_path: Path) -> None:
