@@ -267,6 +267,8 @@ class JobFilter:
     """Created at or after (seconds since the epoch)."""
     until: float | None = None
     ids: tuple[str, ...] = ()
+    text: str | None = None
+    """In its arguments, its error or its id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,18 @@ from headgate.stores.protocol.schedules import (
     TickRecord,
 )
 from headgate.stores.protocol.store import Bell, Capabilities, Store
+from headgate.stores.protocol.watching import (
+    Ended,
+    EndRecord,
+    GroupLoad,
+    GroupPage,
+    JobPage,
+    LanePage,
+    LanePlace,
+    LaneRecord,
+    LaneWalk,
+    LimitLoad,
+)
 from headgate.stores.protocol.workers import NewWorker, Registration, WorkerRecord
 
 __all__ = [
@@ -39,10 +51,20 @@ __all__ = [
     "Chain",
     "Claim",
     "Due",
+    "EndRecord",
+    "Ended",
     "EventRecord",
     "Exchange",
     "Exchanged",
+    "GroupLoad",
+    "GroupPage",
+    "JobPage",
+    "LanePage",
+    "LanePlace",
+    "LaneRecord",
+    "LaneWalk",
     "LimitChange",
+    "LimitLoad",
     "LimitRecord",
     "LimitUse",
     "NewWorker",

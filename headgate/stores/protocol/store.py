@@ -23,6 +23,15 @@ from headgate.stores.protocol.limits import LimitChange, LimitRecord, SlotRecord
 from headgate.stores.protocol.looking import EventRecord, QueueRecord, Sweep, Trouble, Why
 from headgate.stores.protocol.outputs import Output, OutputRecord
 from headgate.stores.protocol.schedules import Due, ScheduleRecord, Schedules, Ticking, TickRecord
+from headgate.stores.protocol.watching import (
+    Ended,
+    EndRecord,
+    GroupPage,
+    JobPage,
+    LanePage,
+    LaneWalk,
+    LimitLoad,
+)
 from headgate.stores.protocol.workers import NewWorker, Registration, WorkerRecord
 
 
@@ -149,6 +158,35 @@ class Store(Protocol):
         """The latest first."""
         ...
 
+    # watch: each of these is bounded, however many jobs and keys there are
+    def loads(self) -> list[LimitLoad]:
+        """Declared limits and groups that operators spoke of, with what is held and waits."""
+        ...
+
+    def lanes(self, walk: LaneWalk) -> LanePage: ...
+    def held_groups(self, start: str, after: str | None = None, limit: int = 100) -> GroupPage:
+        """Groups whose name begins so and that somebody holds, in the order of their names."""
+        ...
+
+    def ended(self, edges: Sequence[float], bound: int = 1000) -> list[Ended]:
+        """How many jobs ended from each of these moments to the next."""
+        ...
+
+    def ends(self, since: float = 0.0, limit: int = 1000) -> list[EndRecord]:
+        """The last jobs that succeeded or failed, the latest first."""
+        ...
+
+    def browse(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
+        """As `find`, but a page looks at some thousand jobs and no further. Jobs of one state are
+        in the order in which they came into it, the latest first."""
+        ...
+
+    def past_events(
+        self, kind: str = "", subject: str = "", before: int | None = None, limit: int = 100
+    ) -> list[EventRecord]:
+        """As `events`, from a place on, among some thousands and no further."""
+        ...
+
     # schedules
     def declare_schedules(self, schedules: Schedules) -> None: ...
     def due_schedules(self, limit: int = 100, without: frozenset[str] = frozenset()) -> Due: ...
@@ -192,6 +230,12 @@ class Store(Protocol):
     def count(self, filter: JobFilter, limit: int = 10_000) -> int: ...
     def cancel(self, id: str, by: str = "", reason: str = "") -> JobRecord: ...
     def retry(self, id: str, by: str = "") -> JobRecord: ...
+    def relocate(
+        self, id: str, *, queue: str | None = None, priority: int | None = None, by: str = ""
+    ) -> JobRecord:
+        """Put a job that waits into another queue, or give it another priority."""
+        ...
+
     def why(self, id: str) -> Why: ...
     def remaining(
         self,

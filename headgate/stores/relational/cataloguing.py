@@ -36,6 +36,16 @@ def publish(tx: Transaction, publication: Publication) -> None:
     tx.ring("work")
 
 
+def keyed_limits(tx: Transaction) -> set[str]:
+    """Limits of which some task needs a key."""
+    return {
+        use.name
+        for spec in every(tx)
+        for use in (*spec.limits, *(member for members in spec.one_of for member in members))
+        if use.key is not None or use.callable
+    }
+
+
 def find(tx: Transaction, name: str) -> TaskSpec | None:
     text = tx.value(tx.sql.catalogue.spec, {"name": name})
     return None if text is None else msgspec.json.decode(text, type=TaskSpec)

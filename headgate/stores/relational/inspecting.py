@@ -30,12 +30,12 @@ def job_row(tx: Transaction, id: str) -> Row:
 
 def find(tx: Transaction, filter: JobFilter, limit: int, after: str | None) -> list[JobRecord]:
     sql = tx.sql.jobs
-    where, params = _where(tx, filter)
+    terms, params = where(tx, filter)
     if after is not None:
         after = after if after.isprintable() else ""
-        where += f" AND {sql.is_after}"
+        terms += f" AND {sql.is_after}"
         params["after"] = after
-    found = f"SELECT j.n {sql.searched} WHERE {where} ORDER BY j.n DESC LIMIT :limit"
+    found = f"SELECT j.n {sql.searched} WHERE {terms} ORDER BY j.n DESC LIMIT :limit"
     is_found = sql.is_found.replace("found", found)
     rows = tx.rows(
         f"{sql.columns} {sql.tables} WHERE {is_found} ORDER BY j.n DESC", {**params, "limit": limit}
@@ -52,15 +52,16 @@ def latest(tx: Transaction, task: str, state: State, look: int) -> JobRecord | N
 
 
 def count(tx: Transaction, filter: JobFilter, limit: int) -> int:
-    where, params = _where(tx, filter)
+    terms, params = where(tx, filter)
     tables = tx.sql.jobs.searched
     if filter.states and filter.states <= FINAL:
         tables = tables.replace("LEFT JOIN", "JOIN", 1)  # the first is that of `finished`
-    sql = f"SELECT count(*) FROM (SELECT 1 {tables} WHERE {where} LIMIT :limit) AS found"
+    sql = f"SELECT count(*) FROM (SELECT 1 {tables} WHERE {terms} LIMIT :limit) AS found"
     return int(tx.value(sql, {**params, "limit": limit}))
 
 
-def _where(tx: Transaction, filter: JobFilter) -> tuple[str, dict[str, Any]]:
+def where(tx: Transaction, filter: JobFilter) -> tuple[str, dict[str, Any]]:
+    """The terms of a search, over the tables that it looks at."""
     terms, params = ["true"], dict[str, Any]()
     if filter.states:
         states = [getattr(tx.sql.jobs, f"is_{state}") for state in sorted(filter.states)]
@@ -86,6 +87,9 @@ def _where(tx: Transaction, filter: JobFilter) -> tuple[str, dict[str, Any]]:
         params["cells"] = _cells(*cells)
         params["named"] = _cells("", filter.group)
         params["held"] = json.dumps(filter.group, ensure_ascii=False)
+    if filter.text:
+        terms.append(tx.sql.jobs.is_saying)
+        params["text"] = filter.text
     if filter.ids:
         terms.append(tx.sql.jobs.is_among)
         params["ids"] = json.dumps([id for id in filter.ids if id.isprintable()])

@@ -92,12 +92,7 @@ def groups(tx: Transaction) -> list[str]:
 
 def limits(tx: Transaction) -> list[LimitRecord]:
     """Limits and groups, the busiest keys of keyed limits included (those that hold)."""
-    keyed = {
-        use.name
-        for spec in cataloguing.every(tx)
-        for use in (*spec.limits, *(member for members in spec.one_of for member in members))
-        if use.key is not None or use.callable
-    }
+    keyed = cataloguing.keyed_limits(tx)
     orphaned = orphans.orphaned_limits(tx)
     return [
         replace(record, keyed=record.group in keyed, orphaned=record.group in orphaned)

@@ -21,8 +21,15 @@ from headgate.jobs import (
 from headgate.limits import check_group
 from headgate.stores.protocol import (
     Due,
+    Ended,
+    EndRecord,
     EventRecord,
+    GroupPage,
+    JobPage,
+    LanePage,
+    LaneWalk,
     LimitChange,
+    LimitLoad,
     LimitRecord,
     Output,
     OutputRecord,
@@ -51,10 +58,12 @@ from headgate.stores.relational import (
     queueing,
     reasons,
     registry,
+    relocating,
     routing,
     scheduling,
     ticking,
     values,
+    watching,
 )
 from headgate.stores.relational.ticking import Submit
 from headgate.stores.relational.transaction import Row, Transaction
@@ -190,6 +199,38 @@ class RelationalStore(ABC):
         with self._read() as tx:
             return events.last(tx, kind, limit, subject)
 
+    # --- watch ------------------------------------------------------------------------------------
+
+    def loads(self) -> list[LimitLoad]:
+        with self._read() as tx:
+            return watching.loads(tx)
+
+    def lanes(self, walk: LaneWalk) -> LanePage:
+        with self._read() as tx:
+            return watching.lanes(tx, walk)
+
+    def held_groups(self, start: str, after: str | None = None, limit: int = 100) -> GroupPage:
+        with self._read() as tx:
+            return watching.held_groups(tx, start, after, limit)
+
+    def ended(self, edges: Sequence[float], bound: int = 1000) -> list[Ended]:
+        with self._read() as tx:
+            return watching.ended(tx, edges, bound)
+
+    def ends(self, since: float = 0.0, limit: int = 1000) -> list[EndRecord]:
+        with self._read() as tx:
+            return watching.ends(tx, since, limit)
+
+    def browse(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
+        with self._read() as tx:
+            return watching.browse(tx, filter, limit, after)
+
+    def past_events(
+        self, kind: str = "", subject: str = "", before: int | None = None, limit: int = 100
+    ) -> list[EventRecord]:
+        with self._read() as tx:
+            return watching.events(tx, kind, subject, before, limit)
+
     # --- schedules --------------------------------------------------------------------------------
 
     @abstractmethod
@@ -262,6 +303,12 @@ class RelationalStore(ABC):
     def retry(self, id: str, by: str = "") -> JobRecord:
         with self._write() as tx:
             return inspecting.retry(tx, id, by)
+
+    def relocate(
+        self, id: str, *, queue: str | None = None, priority: int | None = None, by: str = ""
+    ) -> JobRecord:
+        with self._write() as tx:
+            return relocating.relocate(tx, id, queue, priority, by)
 
     def why(self, id: str) -> Why:
         with self._read() as tx:

@@ -73,6 +73,9 @@ f.state = 'cancelled'
 (strpos(j.needs, :cells) > 0 OR strpos(j.needs, :named) > 0
  OR strpos(coalesce(r.slots, ''), :held) > 0)
 
+-- name: is_saying
+(strpos(j.args, :text) > 0 OR strpos(coalesce(f.error, ''), :text) > 0 OR j.id::text = :text)
+
 -- name: id_of
 SELECT id::text FROM headgate.jobs WHERE n = :n
 

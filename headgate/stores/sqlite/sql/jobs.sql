@@ -63,6 +63,9 @@ f.state = 'cancelled'
 -- name: is_in_group
 (instr(j.needs, :cells) OR instr(j.needs, :named) OR instr(coalesce(r.slots, ''), :held))
 
+-- name: is_saying
+(instr(j.args, :text) OR instr(coalesce(f.error, ''), :text) OR j.id = :text)
+
 -- name: id_of
 SELECT id FROM jobs WHERE n = :n
 
