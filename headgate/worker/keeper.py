@@ -184,6 +184,8 @@ class Keeper:
             if place.worker == worker and place.stage == "starting" and place.channel:
                 place.stage = "running"
                 place.channel.send({"start": worker}, place.fds)
+                for order in place.orders:
+                    place.channel.send({"order": order})
                 if self._stops:
                     self._tell_stop(place)
 
@@ -345,9 +347,11 @@ class Keeper:
                 self._stop(message["stop"])
             elif "order" in message:
                 for place in self._places:
-                    # One that has not begun yet reads everything anew anyway.
                     if place.stage in ("running", "stopping") and place.channel:
                         place.channel.send(message)
+                    elif place.stage == "starting":
+                        # It may have read all that an order is about; what starts later has not.
+                        place.orders.append(message["order"])
 
     def _on_signals(self, numbers: bytes) -> None:
         stops = sum(number in (signal.SIGTERM, signal.SIGINT) for number in numbers)

@@ -109,6 +109,7 @@ class WorkLoop:
         self._grace = plan.grace
         self._lease_lost = False
         self._asking: asyncio.Task[None] | None = None
+        self._started = False
         self._orders: list[str] = []
         self._obeying: asyncio.Task[None] | None = None
 
@@ -139,9 +140,10 @@ class WorkLoop:
         self._finish("dead", 0.0 if self._overruns is None else _FOR_EVER)
 
     def order(self, what: str) -> None:
-        """Something that only the app understands; one at a time, in the order they came."""
+        """Something that only the app understands; one at a time, in the order they came, and
+        none before the app has started."""
         self._orders.append(what)
-        if len(self._orders) == 1:
+        if len(self._orders) == 1 and self._started:
             self._obeying = asyncio.create_task(self._obey())
 
     async def _obey(self) -> None:
@@ -180,6 +182,9 @@ class WorkLoop:
         await self._declare()
         await call_hooks(self._app.hooks.worker_start, "on_worker_start")
         ready()
+        self._started = True
+        if self._orders:
+            self._obeying = asyncio.create_task(self._obey())
         claiming = asyncio.create_task(self._claimer.run(), name="headgate-claimer")
         chores = [asyncio.create_task(chore) for chore in self._chores()]
         try:

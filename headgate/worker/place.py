@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from headgate.worker.channel import Channel
@@ -38,6 +38,8 @@ class Place:
     shown: str = "alive"
     """How the store shows it to others."""
     telling: bool = False
+    orders: list[str] = field(default_factory=list[str])
+    """What came while it was starting, when it hears nothing but that it may start."""
     kill_at: float | None = None
     code: int | None = None
     """The exit code, while it is being cleaned up after."""
@@ -85,6 +87,7 @@ class Place:
         self.stalled = False
         self.shown = "alive"
         self.telling = False
+        self.orders = []
         self.kill_at = None
         self.code = None
         self.bye = ""

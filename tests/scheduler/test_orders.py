@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import time
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,33 @@ def test_a_reload_takes_what_is_new_and_leaves_what_runs(stage: Stage) -> None:
         names = {schedule.spec.name for schedule in store.schedules() if not schedule.orphaned}
     assert "comes" in names
     assert "goes-on" not in names
+
+
+def test_a_reload_while_the_worker_process_starts_is_not_lost(stage: Stage) -> None:
+    job = {"command": ["true"], "concurrency_groups": ["nowhere"]}
+    stage.write({"jobs": {"before": job}})
+    with stage.store():
+        pass  # it is made here, so that its lock can be taken
+    lock = sqlite3.connect(stage.url.removeprefix("sqlite:///"), isolation_level=None)
+    # With this the process has read its configuration, and cannot be registered.
+    lock.execute("BEGIN IMMEDIATE")
+    tree = stage.start()
+    wait_until(lambda: "'nowhere' is not declared" in tree.output(), 20, "the first read")
+    stage.write({"jobs": {"after": {"command": ["true"], "schedule": "* * * * * *"}}})
+    tree.signal(signal.SIGHUP)
+    wait_until(lambda: _waits_for_nobody(tree.guard.pid), 20, "the signal taken")
+    lock.execute("ROLLBACK")
+    lock.close()
+    ended(stage, "after")
+    assert "the configuration was reloaded: 1 jobs" in tree.output()
+    assert tree.stop() == 0
+
+
+def _waits_for_nobody(pid: int) -> bool:
+    """No signal is pending for the process."""
+    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    pending = [int(row.split()[1], 16) for row in rows if row.startswith(("SigPnd", "ShdPnd"))]
+    return not any(pending)
 
 
 def test_runs_of_a_removed_job_are_told_and_shown(stage: Stage) -> None:
