@@ -146,6 +146,13 @@ def _no_worker(why: Why, now: float, names: Names) -> str:
     )
 
 
+def _no_group(why: Why, now: float, names: Names) -> str:
+    return (
+        f"No machine that is there serves any of the concurrency groups it could run in:"
+        f" {why.detail}. Start a scheduler with one of them in its --groups, or without --groups."
+    )
+
+
 def _limit_full(why: Why, now: float, names: Names) -> str:
     groups = [
         _full(group, why, now, names) if group.pace is None else _rate(group, now)
@@ -272,6 +279,7 @@ _SENTENCES: dict[str, Callable[[Why, float, Names], str]] = {
     "queue-closed": _queue_closed,
     "unknown-task": _unknown_task,
     "no-worker": _no_worker,
+    "no-group": _no_group,
     "limit-full": _limit_full,
     "rate-full": _rate_full,
     "limit-zero": _limit_zero,
@@ -295,6 +303,7 @@ _DETAIL_TOLD = frozenset(
         "reserved",
         "unrouted",
         "unknown-task",
+        "no-group",
         "cap",
         "priority",
     )

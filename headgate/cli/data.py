@@ -226,6 +226,7 @@ def worker(record: WorkerRecord) -> dict[str, Any]:
         "host": record.host,
         "pid": record.pid,
         "queues": list(record.queues),
+        "groups": None if record.serves is None else list(record.serves),
         "tasks": list(record.tasks),
         "concurrency": record.concurrency,
         "running": record.running,

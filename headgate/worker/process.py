@@ -94,6 +94,7 @@ class Process:
                     "url": url,
                     "name": full_name,
                     "queues": list(queues or ()),
+                    "serves": options.groups,
                     "closed": sorted(Queues(queues, app.config.queues).closed),
                     "tasks": sorted(app.tasks),
                     "concurrency": concurrency,

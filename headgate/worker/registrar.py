@@ -69,6 +69,7 @@ class Registrar:
             tasks=tuple(hello["tasks"]),
             concurrency=hello["concurrency"],
             lease=hello["lease"],
+            serves=None if hello["serves"] is None else tuple(hello["serves"]),
         )
         self._tasks, self._queues = frozenset(worker.tasks), worker.queues or None
         self._closed = frozenset(hello["closed"])

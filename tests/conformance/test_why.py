@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from headgate.jobs import CapUse, Failure, Finish, NewJob
 from headgate.limits import Need, Needs
-from headgate.stores.protocol import LimitChange, SlotRequest
+from headgate.stores.protocol import LimitChange, NewWorker, SlotRequest
 from headgate.stores.relational.reasons import nth_start
 from headgate.why import ask, explain
 
-from .conftest import Rig, need
+from .conftest import Rig, need, one_of
 
 
 def code(rig: Rig, id: str) -> str:
@@ -202,3 +204,33 @@ def test_running_and_done(rig: Rig) -> None:
     hand.end(claimed)
     assert code(rig, id) == "done"
     assert explain(rig.store.why(id), now=rig.store.now()).startswith("The job succeeded")
+
+
+def test_groups_that_no_machine_serves(rig: Rig) -> None:
+    """A machine may be limited to some groups; of a one-of it picks no others."""
+    rig.declare(a=1, b=1, c=1)
+    machines = [
+        rig.store.register(
+            NewWorker(name, name, pid=os.getpid(), tasks=("task",), lease=1e6, serves=serves)
+        )
+        for name, serves in (("left", ("a",)), ("right", ("c", "d")))
+    ]
+    (nowhere,) = rig.submit(needs=one_of("b"))
+    (here,) = rig.submit(needs=one_of("b", "a"))
+    assert code(rig, nowhere) == "no-group"
+    assert (
+        "serves any of the concurrency groups it could run in: b (left serves a; right serves c, d)"
+        in words(rig, nowhere)
+    )
+    assert code(rig, here) == "turn"
+    # What is free and served by nobody is no room.
+    rig.set_limit("a", 0)
+    why = rig.store.why(here)
+    assert (why.code, [group.group for group in why.groups]) == ("limit-zero", ["a"])
+    rig.hand()  # serves all
+    assert code(rig, nowhere) == "turn"
+    assert code(rig, here) == "turn"
+    for machine in machines:
+        rig.store.unregister(machine.id)
+        for fd in machine.fds:
+            os.close(fd)

@@ -39,7 +39,7 @@ class Why:
 
     job: JobRecord
     code: str
-    """scheduled, retry, unrouted, cap, queue-paused, unknown-task, no-worker, limit-full,
+    """scheduled, retry, unrouted, cap, queue-paused, unknown-task, no-worker, no-group, limit-full,
     rate-full, limit-zero, limit-paused, limit-missing, too-wide, reserved, priority, turn, running,
     cancelling, done"""
     groups: tuple[LimitRecord, ...] = ()

@@ -18,6 +18,8 @@ class NewWorker:
     tasks: tuple[str, ...] = ()
     concurrency: int = 1
     lease: float = 30.0
+    serves: tuple[str, ...] | None = None
+    """Of a one-of it picks only these limits; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,4 @@ class WorkerRecord:
     """`alive`, `stalled`, `stopping` or `dead` (its slots are being taken back)."""
     running: int
     lease_ends: float | None = None
+    serves: tuple[str, ...] | None = None

@@ -37,6 +37,7 @@ CODES: Mapping[str, str] = {
     "reserved": "reserved",
     "too-wide": "too-wide",
 }
+_SHOWN = 3
 _LANE = ("queue", "priority", "band", "turn", "lane", "place", "n")
 
 
@@ -75,15 +76,18 @@ def _waiting(tx: Transaction, row: Row, job: JobRecord, workers: list[WorkerReco
     if paused is not None:
         detail = ": ".join(part for part in (paused["who"], paused["reason"]) if part)
         return Why(job, "queue-paused", detail=detail, **place)
-    block, groups = blocked_by(tx, job.needs, _lane_text(row), _carried(row))
-    if block is not None:
+    serving = serving_workers(workers, job.task, job.queue)
+    needs = _served(job.needs, serving)
+    block, groups = blocked_by(tx, needs or job.needs, _lane_text(row), _carried(row))
+    if block is not None and needs is not None:
         return _blocked(tx, job, block, groups, workers, place)
     if not any(job.task in worker.tasks for worker in workers):
         detail = "" if workers else "no worker is running"
         return Why(job, "unknown-task", detail=detail, **place)
-    serving = serving_workers(workers, job.task, job.queue)
     if not serving:
         return Why(job, "no-worker", **place)
+    if needs is None:
+        return Why(job, "no-group", detail=_unserved(job.needs, serving), **place)
     room = sum(max(0, w.concurrency - w.running) for w in serving)
     before, bounded = _before(tx, job)
     place |= {"turns": _turns(tx, job), **_estimate(tx, job, serving, place["ahead"])}
@@ -92,6 +96,24 @@ def _waiting(tx: Transaction, row: Row, job: JobRecord, workers: list[WorkerReco
         place |= {"before": before, "before_bounded": bounded}
         return Why(job, "priority", detail=detail, **place)
     return Why(job, "turn", detail=detail, **place)
+
+
+def _served(needs: Needs, serving: Sequence[WorkerRecord]) -> Needs | None:
+    """The needs with those members of each one-of only that somebody who is there would pick;
+    None: of one of them there is none. Where nobody is there at all, as they are."""
+    if not needs.one_of or not serving or any(worker.serves is None for worker in serving):
+        return needs
+    picked = {name for worker in serving for name in worker.serves or ()}
+    left = tuple(tuple(n for n in members if n.name in picked) for members in needs.one_of)
+    return replace(needs, one_of=left) if all(left) else None
+
+
+def _unserved(needs: Needs, serving: Sequence[WorkerRecord]) -> str:
+    """The groups that it could run in, and who would run it in another."""
+    wanted = sorted({n.group for members in needs.one_of for n in members})
+    there = sorted(f"{w.name} serves {', '.join(w.serves or ()) or 'none'}" for w in serving)
+    more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
+    return f"{', '.join(wanted)} ({'; '.join(there[:_SHOWN])}{more})"
 
 
 def _blocked(

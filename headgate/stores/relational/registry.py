@@ -21,6 +21,7 @@ def register(tx: Transaction, worker: NewWorker) -> None:
             "host": worker.host,
             "pid": worker.pid,
             "queues": json.dumps(worker.queues),
+            "serves": None if worker.serves is None else json.dumps(worker.serves),
             "tasks": json.dumps(worker.tasks),
             "concurrency": worker.concurrency,
             "started_at": tx.now,
@@ -104,6 +105,7 @@ def records(tx: Transaction, alive: Callable[[Row], bool]) -> list[WorkerRecord]
             state=row["state"] if alive(row) else "dead",
             running=counts.get(row["id"], 0),
             lease_ends=row["lease_ends"],
+            serves=None if row["serves"] is None else tuple(json.loads(row["serves"])),
         )
         for row in tx.rows(tx.sql.workers.every)
     ]

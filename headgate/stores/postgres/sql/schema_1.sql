@@ -345,6 +345,7 @@ CREATE TABLE headgate.workers (
     host text NOT NULL,
     pid integer NOT NULL,
     queues text NOT NULL,
+    serves text,
     tasks text NOT NULL,
     concurrency integer NOT NULL,
     started_at float8 NOT NULL,

@@ -319,6 +319,7 @@ CREATE TABLE workers (
     host TEXT NOT NULL,
     pid INTEGER NOT NULL,
     queues TEXT NOT NULL,
+    serves TEXT,
     tasks TEXT NOT NULL,
     concurrency INTEGER NOT NULL,
     started_at REAL NOT NULL,

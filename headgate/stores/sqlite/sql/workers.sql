@@ -1,8 +1,8 @@
 -- name: insert
-INSERT INTO workers (id, name, keeper, host, pid, queues, tasks, concurrency, started_at, state,
-                     boot)
-VALUES (:id, :name, :keeper, :host, :pid, :queues, :tasks, :concurrency, :started_at, 'alive',
-        :boot_id)
+INSERT INTO workers (id, name, keeper, host, pid, queues, serves, tasks, concurrency, started_at,
+                     state, boot)
+VALUES (:id, :name, :keeper, :host, :pid, :queues, :serves, :tasks, :concurrency, :started_at,
+        'alive', :boot_id)
 
 -- name: mark
 UPDATE workers SET state = :state WHERE id = :worker
@@ -23,6 +23,6 @@ DELETE FROM workers WHERE id = :worker
 SELECT worker, count(*) AS n FROM running WHERE reserved = 0 GROUP BY worker
 
 -- name: every
-SELECT id, name, keeper, host, pid, queues, tasks, concurrency, started_at, state,
+SELECT id, name, keeper, host, pid, queues, serves, tasks, concurrency, started_at, state,
        NULL AS lease_ends
 FROM workers ORDER BY started_at, id
