@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.cli.frame import Frame, Verb, pass_frame
+from headgate.worker.options import DEFAULT_GRACE
 
 if TYPE_CHECKING:
     from headgate.worker.options import OnLeaseLost
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 @click.option(
     "--shutdown-timeout", type=click.FloatRange(0), default=30.0, show_default=True,
     metavar="SECONDS", help="How long a stop waits for running jobs.",
+)  # fmt: skip
+@click.option(
+    "--grace", type=click.FloatRange(0), default=DEFAULT_GRACE, show_default=True,
+    metavar="SECONDS",
+    help="How long commands and isolated tasks that must stop have between TERM and KILL.",
 )  # fmt: skip
 @click.option(
     "--max-jobs-per-process", type=click.IntRange(1), metavar="N",
@@ -57,6 +63,7 @@ def worker(
     burst: bool,
     name: str | None,
     shutdown_timeout: float,
+    grace: float,
     max_jobs_per_process: int | None,
     stall_timeout: float | None,
     on_lease_lost: OnLeaseLost,
@@ -86,6 +93,7 @@ def worker(
         burst=burst,
         name=name,
         shutdown_timeout=shutdown_timeout,
+        grace=grace,
         max_jobs_per_process=max_jobs_per_process,
         stall_timeout=stall_timeout,
         on_lease_lost=on_lease_lost,

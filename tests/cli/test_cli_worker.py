@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.worker.site import wait_until
+
 SHOP = """
 from headgate import App
 
@@ -124,3 +126,22 @@ def test_flags_that_cannot_be_used(shop: Path, flags: list[str]) -> None:
     done = headgate(shop, "worker", "shop:app", *flags)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("grace", "tidies"), [("20", True), ("0.2", False)])
+def test_grace_is_the_time_between_term_and_kill(shop: Path, grace: str, tidies: bool) -> None:
+    script = "trap 'sleep 1; touch tidied; exit' TERM; touch begun; while :; do sleep 0.1; done"
+    (shop / "shop.py").write_text(
+        "import os\nfrom headgate import App\napp = App()\n"
+        f'app.command("slow", {script!r}, cwd=os.getcwd())\n'
+    )
+    headgate(shop, "submit", "slow")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "worker", "shop:app", "--shutdown-timeout", "0",
+         "--grace", grace],
+        cwd=shop, env=environment(), stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_until((shop / "begun").exists, 20, "the command runs")
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert (shop / "tidied").exists() == tidies
