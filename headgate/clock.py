@@ -20,6 +20,10 @@ class Clock:
             return time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.monotonic()
 
+    def boot_id(self) -> str:
+        """Of what run of that clock: an end noted in another one has passed."""
+        return boot_id()
+
 
 @functools.cache
 def boot_id() -> str:

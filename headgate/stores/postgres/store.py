@@ -78,7 +78,7 @@ class PostgresStore(RelationalStore):
         self._compactor = Compactor(self._db)
         self._words: values.Words | None = None
         self._slots_swept = 0.0
-        self._tally = Tally(self._write)
+        self._tally = Tally(self._do)
         schema.settle(self._db)
 
     def close(self) -> None:
@@ -95,6 +95,10 @@ class PostgresStore(RelationalStore):
             yield tx
             if tx.freed:
                 tx.ring("work", "room")
+
+    def _do(self, work: Callable[[Transaction], T]) -> T:
+        with self._write() as tx:
+            return work(tx)
 
     def _read(self) -> AbstractContextManager[Transaction]:
         return self._db.read()

@@ -7,8 +7,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.caps import wait_of
@@ -45,8 +44,8 @@ class Tally:
     pause together, at the latest when the process ends; one that is killed in a pause takes its
     last count with it."""
 
-    def __init__(self, write: Callable[[], AbstractContextManager[Transaction]]) -> None:
-        self._write = write
+    def __init__(self, do: Callable[[Callable[[Transaction], None]], object]) -> None:
+        self._do = do
         self._lock = threading.Lock()
         self._counts: dict[Key, int] = {}
         self._timer: threading.Timer | None = None
@@ -99,10 +98,13 @@ class Tally:
         if not counts:
             return
         try:
-            with self._write() as tx:
-                for (kind, group, rule, cap), count in sorted(counts.items()):
-                    data = {"rule": rule, "cap": cap} if rule else {}
-                    note(tx, kind, group, count, **data)
+            self._do(lambda tx: _note_all(tx, counts))
         except StoreError as error:
             # What was refused is refused, and its caller was told; only the record lacks it.
             log.warning("refusals by caps could not be recorded: %s (%s)", counts, error)
+
+
+def _note_all(tx: Transaction, counts: Mapping[Key, int]) -> None:
+    for (kind, group, rule, cap), count in sorted(counts.items()):
+        data = {"rule": rule, "cap": cap} if rule else {}
+        note(tx, kind, group, count, **data)

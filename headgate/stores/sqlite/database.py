@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakSet
 
-from headgate.clock import Clock, boot_id
+from headgate.clock import Clock
 from headgate.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
 from headgate.jobs import NewJob
 from headgate.stores.sqlite.queries import SQL
@@ -41,7 +41,7 @@ class Transaction:
         self.writes = writes
         self.now = clock.now()
         self.boot = clock.boot()
-        self.boot_id = boot_id()
+        self.boot_id = clock.boot_id()
         self.rings: set[str] = set()
         self.freed: Counter[str] = Counter()
         """Units that groups have more than before: somebody may be waiting for them."""
@@ -140,13 +140,13 @@ class Database:
             raise StoreError(f"the store {self.url} is closed")
         if self.memory:
             if self._memory_connection is None:
-                self._memory_connection = self._connect()
+                self._memory_connection = self.connect()
             return self._memory_connection
         if self._file is not None:
             self._check_file()
         held: _Held | None = getattr(self._local, "held", None)
         if held is None:
-            held = self._local.held = _Held(self._connect())
+            held = self._local.held = _Held(self.connect())
             self._opened.add(held)
             self._file = self._file or self._find_file()
         return held.connection
@@ -180,7 +180,7 @@ class Database:
         self._pid, self._local, self._opened = os.getpid(), threading.local(), WeakSet()
         self._users, self._idle = 0, threading.Condition()
 
-    def _connect(self) -> sqlite3.Connection:
+    def connect(self) -> sqlite3.Connection:
         try:
             connection = sqlite3.connect(
                 ":memory:" if self.path is None else self.path,
@@ -192,7 +192,7 @@ class Database:
             connection.row_factory = sqlite3.Row
             # Whoever makes the file, or closes it as the last, holds it alone for a moment,
             # and SQLite refuses others then without asking its busy handler.
-            self._patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+            self.patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA foreign_keys = OFF")
             connection.execute("PRAGMA temp_store = MEMORY")
@@ -226,7 +226,7 @@ class Database:
         """
         with self._in_use():
             connection = self.connection()
-            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"), timeout)
+            self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"), timeout)
             try:
                 transaction = Transaction(connection, self.clock, writes=True)
                 yield transaction
@@ -243,7 +243,7 @@ class Database:
         """A transaction that sees one moment and blocks nobody."""
         with self._in_use():
             connection = self.connection()
-            self._patiently(lambda: take_snapshot(connection))
+            self.patiently(lambda: take_snapshot(connection))
             try:
                 yield Transaction(connection, self.clock, writes=False)
             except sqlite3.Error as error:
@@ -270,7 +270,7 @@ class Database:
                 self._users -= 1
                 self._idle.notify_all()
 
-    def _patiently(self, step: Callable[[], object], timeout: float = BUSY_TIMEOUT) -> None:
+    def patiently(self, step: Callable[[], object], timeout: float = BUSY_TIMEOUT) -> None:
         """Repeat a step that finds the file locked, with short, jittered pauses: SQLite's own
         busy handler sleeps up to 100 ms at a time, which is an age to a job of 10 ms. Who has
         waited for long steps back a little, so that a lock held for seconds costs no

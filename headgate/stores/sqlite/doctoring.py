@@ -5,10 +5,10 @@ from __future__ import annotations
 from headgate.stores.protocol import Trouble
 from headgate.stores.relational import doctoring, registry
 from headgate.stores.sqlite.database import Transaction
-from headgate.stores.sqlite.liveness import Liveness, reap
+from headgate.stores.sqlite.liveness import Living, reap
 
 
-def examine(tx: Transaction, liveness: Liveness, *, repair: bool) -> list[Trouble]:
+def examine(tx: Transaction, liveness: Living, *, repair: bool) -> list[Trouble]:
     found = doctoring.Findings(repair=repair)
     check = [row[0] for row in tx.rows("PRAGMA quick_check(5)")]
     if check != ["ok"]:

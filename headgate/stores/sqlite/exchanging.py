@@ -12,14 +12,14 @@ from headgate.stores.sqlite import submitting
 from headgate.stores.sqlite.claiming import grant_all, note_starts
 from headgate.stores.sqlite.database import Row, Transaction
 from headgate.stores.sqlite.line import TransactionLine
-from headgate.stores.sqlite.liveness import Liveness, reap
+from headgate.stores.sqlite.liveness import Living, reap
 from headgate.stores.sqlite.queries import Queries
 
 Q = Queries("exchange")
 
 
 def exchange(
-    tx: Transaction, exchange: Exchange, liveness: Liveness, words: WordsCache
+    tx: Transaction, exchange: Exchange, liveness: Living, words: WordsCache
 ) -> tuple[Exchanged, list[str]]:
     """The answer, and the workers that were found dead on the way."""
     workers = registry.names(tx)

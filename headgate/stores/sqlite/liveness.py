@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from headgate import kernel
 from headgate.errors import StoreUnavailable
@@ -22,6 +23,24 @@ from headgate.stores.relational import registry
 from headgate.stores.relational.transaction import Transaction
 
 log = logging.getLogger("headgate.store")
+
+
+class Living(Protocol):
+    """Who is alive, as far as the operations ask."""
+
+    def alive(self, worker: str) -> bool: ...
+
+    def forget(self, worker: str) -> None:
+        """The worker is gone for good."""
+        ...
+
+    def keep_only(self, workers: set[str]) -> None:
+        """Drop what is remembered of workers that are no longer registered."""
+        ...
+
+    def strays(self, workers: set[str]) -> list[str]:
+        """What belongs to none of these workers, and to nobody."""
+        ...
 
 
 class Liveness:
@@ -139,7 +158,7 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def reap(tx: Transaction, liveness: Liveness, workers: Mapping[str, str]) -> list[str]:
+def reap(tx: Transaction, liveness: Living, workers: Mapping[str, str]) -> list[str]:
     """Take away every one of these (id → name) whose lock is free: nobody of it is alive.
 
     This is part of each claim, so that no sweeper has to run before a free slot is free.

@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 from headgate.clock import Clock
-from headgate.errors import WrongConnection
-from headgate.jobs import NewJob, Submitted
-from headgate.limits import check_group
-from headgate.stores.protocol import (
-    Bell,
-    Capabilities,
-    Exchange,
-    Exchanged,
-    LimitChange,
-    LimitRecord,
-    NewWorker,
-    Publication,
-    Registration,
-    SlotRecord,
-    SlotRequest,
-    Sweep,
-    Trouble,
-)
-from headgate.stores.relational import (
-    cataloguing,
-    holding,
-    inspecting,
-    moves,
-    orphans,
-    overriding,
-    registry,
-    removed,
-    scheduling,
-    values,
-)
-from headgate.stores.relational.store import RelationalStore, check_chunk
-from headgate.stores.relational.tally import Tally
-from headgate.stores.relational.ticking import Submit
-from headgate.stores.relational.transaction import Row
-from headgate.stores.sqlite import doctoring, exchanging, submitting
+from headgate.stores.protocol import Bell, Capabilities, NewWorker, Registration
+from headgate.stores.relational import registry
 from headgate.stores.sqlite.bell import Bells
 from headgate.stores.sqlite.database import BUSY_TIMEOUT, Database, Transaction
-from headgate.stores.sqlite.liveness import Liveness, reap
+from headgate.stores.sqlite.embedded import EmbeddedStore
+from headgate.stores.sqlite.liveness import Liveness
 from headgate.stores.sqlite.schema import migrate
 
-T = TypeVar("T")
 
-
-class SQLiteStore(RelationalStore):
+class SQLiteStore(EmbeddedStore):
     """One SQLite file, shared by many processes of one machine."""
 
     capabilities = Capabilities(leases=False, local=True)
@@ -64,9 +28,7 @@ class SQLiteStore(RelationalStore):
         folder = None if self._db.path is None else Path(f"{self._db.path}.run")
         self._bells = Bells(folder)
         self._liveness = Liveness(folder)
-        self._words: values.Words | None = None
-        self._tally = Tally(self._write)
-        self._orphans_at = 0.0
+        super().__init__(self._liveness)
         migrate(self._db)
 
     def close(self) -> None:
@@ -90,36 +52,6 @@ class SQLiteStore(RelationalStore):
     def _read(self) -> AbstractContextManager[Transaction]:
         return self._db.read()
 
-    def _alive(self, worker: Row) -> bool:
-        return self._liveness.alive(worker["id"])
-
-    # --- declare ---------------------------------------------------------------------------
-
-    def publish(self, publication: Publication) -> None:
-        with self._write() as tx:
-            cataloguing.publish(tx, publication)
-
-    # --- submit ----------------------------------------------------------------------------
-
-    def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        check_chunk(jobs)
-        with self._write() as tx:
-            done = submitting.submit(tx, jobs)
-        self._tally.add(jobs, done)
-        return done
-
-    def submit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
-        raise WrongConnection(
-            f"conn= is for jobs that live in the database of your own transactions; those of"
-            f" {self.url} live in a file of their own. Submit without conn=, after your commit, or"
-            " use a store on PostgreSQL"
-        )
-
-    async def asubmit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
-        return self.submit_with(conn, jobs)
-
-    # --- work --------------------------------------------------------------------------------
-
     def register(self, worker: NewWorker) -> Registration:
         fds = self._liveness.take(worker.id)
         try:
@@ -135,109 +67,6 @@ class SQLiteStore(RelationalStore):
     def renew(self, worker: str) -> bool:
         with self._db.read() as tx:
             return registry.known(tx, worker) is not None
-
-    def unregister(self, worker: str) -> None:
-        with self._write() as tx:
-            registry.unregister(tx, worker)
-        self._liveness.forget(worker)
-
-    def declare_dead(self, worker: str, reason: str, started: frozenset[int] | None = None) -> None:
-        with self._write() as tx:
-            registry.declare_dead(tx, worker, reason, started)
-        self._liveness.forget(worker)
-
-    def exchange(self, exchange: Exchange) -> Exchanged:
-        words = values.WordsCache(self._words)
-        with self._write() as tx:
-            result, lost = exchanging.exchange(tx, exchange, self._liveness, words)
-        # Remembered only after the commit: what was read may have been said in a transaction
-        # that is undone, and its version is then given to other words.
-        self._words = words.words
-        for worker in lost:
-            self._liveness.forget(worker)
-        return result
-
-    def retake_groups(self, token: int, waited: float = 0.0) -> bool:
-        with self._write() as tx:
-            return holding.retake(tx, token, waited)
-
-    def sweep(self) -> Sweep:
-        if not self._due_for_sweep():
-            return Sweep()
-        with self._write() as tx:
-            before = tx.value("SELECT count(*) FROM running")
-            lost = reap(tx, self._liveness, registry.names(tx))
-            sweep = Sweep(
-                lost_workers=tuple(lost),
-                lost_attempts=before - tx.value("SELECT count(*) FROM running"),
-                expired_jobs=inspecting.expire(tx),
-                expired_slots=holding.expire(tx),
-            )
-            overriding.end(tx)
-            if orphans.mark(tx):
-                orphans.forget(tx)
-            scheduling.forget(tx)
-            sweep = replace(sweep, removed=tuple(removed.cancel(tx)))
-            moves.promote(tx)
-            for worker in self._liveness.strays(set(registry.names(tx))):
-                self._liveness.forget(worker)
-        for worker in lost:
-            self._liveness.forget(worker)
-        return sweep
-
-    def _due_for_sweep(self) -> bool:
-        """Is there anything to sweep? Asked without the write lock: idle costs nothing."""
-        with self._db.read() as tx:
-            workers = set(registry.names(tx))
-            ended = {"boot_id": tx.boot_id, "boot": tx.boot}
-            self._liveness.keep_only(workers)
-            return (
-                any(not self._liveness.alive(worker) for worker in workers)
-                or tx.row(tx.sql.jobs.expiring, {"now": tx.now, "limit": 1}) is not None
-                or tx.row(tx.sql.slots.some_expired, ended) is not None
-                or tx.row(tx.sql.limits.some_ended, {"now": tx.now}) is not None
-                or self._due_for_orphans(tx)
-                or bool(self._liveness.strays(workers))
-            )
-
-    def _due_for_orphans(self, tx: Transaction) -> bool:
-        if abs(tx.now - self._orphans_at) < orphans.LOOK_EVERY:
-            return False
-        self._orphans_at = tx.now
-        return orphans.mark(tx) or bool(scheduling.stale(tx)) or bool(removed.waited_for(tx))
-
-    def compact(self) -> None:
-        """Nothing to do: the engine removes dead rows, whoever reads."""
-
-    # --- slots by hand ------------------------------------------------------------------------
-
-    def take_slot(self, request: SlotRequest) -> SlotRecord | None:
-        with self._write() as tx:
-            lost = reap(tx, self._liveness, registry.names(tx))
-            slot = holding.take(tx, request)
-        for worker in lost:
-            self._liveness.forget(worker)
-        return slot
-
-    # --- operate --------------------------------------------------------------------------------
-
-    def change_limits(self, changes: Sequence[LimitChange]) -> list[LimitRecord]:
-        groups = [check_group(change.group) for change in changes]
-        with self._write() as tx:
-            overriding.change(tx, changes)
-            records = values.limit_records(tx, groups)
-        return [records[group] for group in groups]
-
-    def doctor(self, repair: bool = False) -> list[Trouble]:
-        if repair:
-            with self._write() as tx:
-                return doctoring.examine(tx, self._liveness, repair=True)
-        with self._db.read() as tx:
-            return doctoring.examine(tx, self._liveness, repair=False)
-
-    def _ticked(self, work: Callable[[Transaction, Submit[Any]], T]) -> T:
-        with self._write() as tx:
-            return work(tx, submitting.submit)
 
     # --- wake-ups ---------------------------------------------------------------------------------
 
