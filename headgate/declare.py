@@ -183,6 +183,13 @@ class Declaring:
             fn = cast("Task[..., Any]", fn).fn
         when, zone = options.pop("schedule", None), options.pop("timezone", None)
         if unknown := [o for o in options if o not in TaskOptions.__dataclass_fields__]:
+            from headgate.schedules.schedule import Schedule
+
+            if unknown[0] in Schedule.__dataclass_fields__:
+                raise DeclarationError(
+                    f"{unknown[0]!r} is an option of schedules, not of tasks: say"
+                    f" schedule=Schedule({when or '…'!r}, {unknown[0]}=…), or app.schedule(…)"
+                )
             known = ", ".join(["name", *TaskOptions.__dataclass_fields__, "schedule", "timezone"])
             raise DeclarationError(f"unknown task option {unknown[0]!r}: known are {known}")
         if _is_job(fn):

@@ -185,7 +185,7 @@ def schedule(record: ScheduleRecord, *, task: str, state: str) -> dict[str, Any]
         "timezone": spec.timezone,
         "task": task,
         "state": state,
-        "next_at": moment(record.next_at),
+        "next_at": None if record.paused else moment(record.next_at),
         "last_at": moment(record.last_at),
         "last_run_at": moment(record.last_run_at),
         "last_job": record.last_job,

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -45,7 +46,7 @@ class Frame:
 
         url = self.config.url
         if not create:
-            _must_exist(url)
+            _must_exist(url, "" if self.config.path else _hint())
         store = open_store(url)
         click.get_current_context().call_on_close(store.close)
         return store
@@ -59,7 +60,15 @@ class Frame:
         click.echo(json.dumps(data, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
-def _must_exist(url: str) -> None:
+def _hint() -> str:
+    """What lies in this folder and was not asked for."""
+    from headgate.configuration.reading import MAIN_FILES
+
+    found = next((name for name in MAIN_FILES if Path(name).is_file()), None)
+    return "" if found is None else f". That of the {found} here: --config {found}"
+
+
+def _must_exist(url: str, hint: str) -> None:
     from headgate.errors import StoreUnavailable
     from headgate.stores import exists, shown
 
@@ -67,6 +76,7 @@ def _must_exist(url: str) -> None:
         raise StoreUnavailable(
             f"there is no store at {shown(url)}: a worker or a submit makes it; if it is"
             " elsewhere, say where with --url, HEADGATE_URL or headgate.toml"
+            f"{hint}"
         )
 
 

@@ -66,7 +66,8 @@ def scheduler(
     scheduled = _checked(path, frame.url)
     served = None if groups is None else _served(groups, scheduled)
     os.environ[variables.CONFIG] = str(path)
-    url = settled(scheduled.config.url)
+    url = settled(_known(scheduled.config.url))
+    _make_data_dir(scheduled)
     os.environ[variables.URL] = url
     options = WorkerOptions(
         "headgate.configuration.target:app",
@@ -79,19 +80,18 @@ def scheduler(
         grace=_GRACE if scheduled.shutdown_kill_grace is None else scheduled.shutdown_kill_grace,
         url=url,
     ).checked()
-    code = serve(options, orders=ORDERS)
+    code = serve(options, orders=ORDERS, called="headgate scheduler")
     if frame.as_json:
         frame.print_json({"exit": code, "options": asdict(options)})
     sys.exit(code)
 
 
 def _checked(path: Path, url: str | None) -> Scheduled:
-    """The configuration, every problem told on a line of its own; and a place for its data."""
+    """The configuration, every problem told on a line of its own."""
     from headgate.cli.exits import BAD_INPUT
     from headgate.cli.show import note
     from headgate.configuration.checking import load
     from headgate.configuration.problems import ConfigurationError
-    from headgate.errors import ConfigError
 
     try:
         scheduled, _ = load(path, url=url)
@@ -99,13 +99,27 @@ def _checked(path: Path, url: str | None) -> Scheduled:
         for problem in error.problems:
             note(str(problem))
         raise click.exceptions.Exit(BAD_INPUT) from None
+    return scheduled
+
+
+def _known(url: str) -> str:
+    """The url, if a store goes by it: else that is told here, and not by what was started."""
+    from headgate.stores import open_store
+
+    if url.partition(":")[0] not in ("sqlite", "postgresql", "postgres"):
+        open_store(url).close()
+    return url
+
+
+def _make_data_dir(scheduled: Scheduled) -> None:
+    from headgate.errors import ConfigError
+
     try:
         scheduled.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
             f"data_dir {scheduled.data_dir} cannot be made: {error.strerror}"
         ) from None
-    return scheduled
 
 
 def _served(groups: str, scheduled: Scheduled) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def list_schedules(frame: Frame) -> None:
             one.spec.when,
             one.spec.timezone,
             _task(one.spec),
-            show.short(frame, one.next_at, now) or "-",
+            show.short(frame, next_of(one), now) or "-",
             show.short(frame, one.last_run_at, now) or "-",
             _state(one, now),
         )
@@ -79,7 +79,7 @@ def show_schedule(frame: Frame, name: str, limit: int) -> None:
             ("zone", spec.timezone),
             ("task", _task(spec)),
             ("state", _state(found, now)),
-            ("next", show.when(found.next_at, now)),
+            ("next", show.when(next_of(found), now)),
             ("last tick", show.when(found.last_at, now)),
             ("last run", show.when(found.last_run_at, now)),
             ("job", found.last_job),
@@ -192,6 +192,11 @@ def _find(store: Store, name: str) -> ScheduleRecord:
 
     found = store.schedule(name)
     if found is None:
+        if any(spec.name == name for spec in store.tasks()):
+            raise ScheduleNotFound(
+                f"{name!r} has no schedule: it runs when somebody submits it, as headgate submit"
+                f" {name} does"
+            )
         raise ScheduleNotFound(f"no schedule {name!r}; see headgate schedules ls")
     return found
 
@@ -234,6 +239,11 @@ def _state(found: ScheduleRecord, now: float) -> str:
     return "active"
 
 
+def next_of(found: ScheduleRecord) -> float | None:
+    """What it will submit next: while it is paused, nothing."""
+    return None if found.paused else found.next_at
+
+
 def _missed(spec: ScheduleSpec) -> str:
     late = f"; up to {spec.late:g} s late is on time" if spec.late else ""
     if spec.missed == "skip":
@@ -245,7 +255,7 @@ def _missed(spec: ScheduleSpec) -> str:
 def _local(at: float, spec: ScheduleSpec) -> str:
     from datetime import datetime
 
-    from headgate.schedules.timetable import find_zone
+    from headgate.schedules.zones import find_zone
 
     return datetime.fromtimestamp(at, find_zone(spec.timezone)).isoformat()
 

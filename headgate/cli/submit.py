@@ -72,6 +72,8 @@ def submit(
     headgate submit charge '{"tenant_id": "acme", "amount": 3}'
     headgate submit report --at 2026-08-01T06:00 --queue slow
     """
+    from headgate.errors import UnknownTask
+
     payload = _payload(arguments)
     given: dict[str, Any] = {
         "queue": queue,
@@ -85,7 +87,17 @@ def submit(
     if concurrency_limit is not None:
         options["concurrency_limit"] = None if concurrency_limit == "none" else concurrency_limit
     app = _app(frame, target)
-    handle = app.submit(task, payload, strict=strict, **options)
+    names = _names_in_force(frame) if target is None else frozenset[str]()
+    stray = bool(names) and task not in names
+    try:
+        handle = app.submit(task, payload, strict=strict or stray, **options)
+    except UnknownTask:
+        if not stray:
+            raise
+        raise UnknownTask(
+            f"no job {task!r} in {frame.config.path}, and no worker has declared a task of that"
+            f" name: known are {', '.join(sorted(names))}"
+        ) from None
     if wait:
         _wait(frame, app, handle, timeout)
     elif frame.as_json:
@@ -94,6 +106,15 @@ def submit(
         frame.print_json(data.job(app.get_job(handle.id)))
     else:
         click.echo(handle.id)
+
+
+def _names_in_force(frame: Frame) -> frozenset[str]:
+    """The jobs of the configuration, if one with jobs is in force: then nobody is expected who
+    will know other tasks some day."""
+    from headgate.configuration.checking import job_names
+
+    path = frame.config.path
+    return frozenset() if path is None else job_names(path)
 
 
 def _payload(text: str) -> object:

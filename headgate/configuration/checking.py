@@ -44,6 +44,14 @@ def load(
     return check(source, url=url, environ=environ)
 
 
+def job_names(named: str | Path) -> frozenset[str]:
+    """The jobs that a file names, right or wrong."""
+    root = Section(read_source(named).data, (), Problems(lambda _: ("", None)))
+    groups = [Section(c, (), root.problems) for _, c in root.items("job_groups")]
+    inner = [name for group in groups for name in group.take("job_names", read.texts, ())]
+    return frozenset((*(name for name, _ in root.items("jobs")), *inner))
+
+
 def check(
     source: Source, *, url: str | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[Scheduled, list[Problem]]:
@@ -173,8 +181,11 @@ def _jobs(
     found: dict[str, JobConfig] = {}
 
     def add(name: str, content: object, path: tuple[str | int, ...], group: str | None) -> None:
+        table = Section(content, path, root.problems)
+        if not isinstance(content, dict):
+            return  # which is told, and all there is to tell
         job = job_of(
-            Section(content, path, root.problems),
+            table,
             name,
             group=group,
             zone=zone,

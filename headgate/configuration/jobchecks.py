@@ -21,7 +21,7 @@ from headgate.errors import DeclarationError
 from headgate.jobs import DEFAULT_QUEUE
 from headgate.limits import check_name
 from headgate.schedules.schedule import DEFAULT_LATE, MISSED, Missed, Schedule
-from headgate.schedules.timetable import find_zone
+from headgate.schedules.zones import find_zone
 
 MAX_NAME = 64
 RESERVED = "headgate."
@@ -145,7 +145,12 @@ def command_of(value: object, *, dsari: bool) -> str | tuple[str, ...]:
         if not words:
             raise Wrong("is empty: say what to run")
         return tuple(words)
-    words = read.texts(value)
+    if not isinstance(value, list):
+        raise Wrong(
+            "must be a list of a program and its arguments, or a text as one would type it, got"
+            f" {kind_of(value)}"
+        )
+    words = read.texts(cast("list[object]", value))
     if not words or not words[0]:
         raise Wrong("must name a program: a list of it and its arguments, or a text")
     return words

@@ -111,7 +111,7 @@ def _read(main: Path) -> Source:
             merged = deep_merge(merged, files[-1].data)
         if more and not waiting:
             more = False
-            waiting = _more_files(main, first, merged, problems)
+            waiting = _more_files(main, first, files, merged, problems)
     if not files and not problems:
         wanted = ", ".join((OWN_FILE, *MAIN_FILES))
         told = f"cannot be read: neither {wanted} nor a {CONFIG_D} with such files is in it"
@@ -131,7 +131,11 @@ def _main_files(main: Path) -> list[Path]:
 
 
 def _more_files(
-    main: Path, first: Sequence[Path], merged: Data, problems: list[Problem]
+    main: Path,
+    first: Sequence[Path],
+    files: Sequence[File],
+    merged: Data,
+    problems: list[Problem],
 ) -> list[Path]:
     """What `config_d` adds: named in a file, or beside a dsari configuration."""
     base = main if main.is_dir() else main.parent
@@ -139,7 +143,10 @@ def _more_files(
     if isinstance(named, str) and named:
         directory = base / named
         if not directory.is_dir():
-            problems.append(Problem("is no directory", ("config_d",), str(directory)))
+            path = ("config_d",)
+            said = next(file for file in reversed(files) if "config_d" in file.data)
+            told = f"{directory} is no directory"
+            problems.append(Problem(told, path, str(said.path), said.line_of(path)))
     elif "config_d" not in merged and any(path.name in MAIN_FILES for path in first):
         directory = base / CONFIG_D
     else:

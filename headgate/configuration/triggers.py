@@ -8,6 +8,8 @@ same run and not a second one.
 
 from __future__ import annotations
 
+import os
+import stat as modes
 import time
 import uuid
 from collections.abc import Callable
@@ -117,12 +119,16 @@ class TriggerBox:
         single files are reported, never raised; those of the store are raised, and what they
         concern is found again by the next look."""
         try:
-            folders = sorted(entry for entry in self._folder.iterdir() if entry.is_dir())
+            entries = sorted(self._folder.iterdir())
+            folders = [entry for entry in entries if entry.is_dir()]
         except FileNotFoundError:
             return 0
         except OSError as error:
             self._report(f"{self._folder}: cannot be looked into: {error.strerror}")
             return 0
+        for entry in entries:
+            if entry.name in NAMES:
+                self._report(f"{entry}: is of no job: it belongs into {self._folder}/JOB/")
         return sum(self._look_into(folder, jobs) for folder in folders)
 
     def _look_into(self, folder: Path, jobs: frozenset[str]) -> int:
@@ -132,6 +138,9 @@ class TriggerBox:
                 file = folder / name
                 if file.is_file():
                     self._take(file)
+                elif os.path.lexists(file):
+                    # A pipe or a directory, or a link to nothing: to read it could take for ever.
+                    self._report(f"{file}: is no regular file: it triggers nothing; take it away")
             taken = [file for file in folder.iterdir() if _is_taken(file)]
             taken.sort(key=_written_at)
         except OSError as error:
@@ -161,6 +170,8 @@ class TriggerBox:
         try:
             if job not in jobs:
                 raise refused(f"there is no job {job!r}", written)
+            if not modes.S_ISREG(stat.st_mode):
+                raise refused("is no regular file", written)
             if stat.st_size > MAX_BYTES:
                 raise refused(f"has more than {MAX_BYTES:,} bytes", written)
             kind = KINDS[Path(name).suffix]

@@ -2,9 +2,11 @@
 
     RRULE:FREQ=WEEKLY;BYDAY=MO,WE;BYHOUR=4
     DTSTART:20260105T090000 RRULE:FREQ=DAILY;INTERVAL=2
+    DTSTART;TZID=Europe/Berlin:20260105T090000 RRULE:FREQ=DAILY
 
 What a rule leaves open (the minute, the day of a monthly one) comes from DTSTART where it has
-one, else from the schedule's name, like `H` in cron. All times are those of the schedule's zone.
+one, else from the schedule's name, like `H` in cron. All times are those of the schedule's zone,
+or of the one that DTSTART names.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from zoneinfo import ZoneInfo
 from headgate.errors import InvalidSchedule
 from headgate.schedules.extra import library
 from headgate.schedules.hashed import draw
+from headgate.schedules.zones import find_zone
 
 MAX_TEXT = 1000
 HORIZON = timedelta(days=50 * 366)
@@ -49,18 +52,21 @@ _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d))?(Z?)")
 
 
 class Recurrence:
-    """The times of one rule. `every_hour`: it repeats by the hour or faster and names no hours."""
+    """The times of one rule. `every_hour`: it repeats by the hour or faster and names no hours.
+    `zone`: the one in which they are meant."""
 
     def __init__(self, text: str, name: str, zone: ZoneInfo) -> None:
         self._text = text
-        self._zone = zone
+        self.zone = zone
         parts, start = self._read(text)
         self._freq = parts["FREQ"]
         self._interval = self._whole(parts, "INTERVAL", 1)
         self._until = self._stamp("UNTIL", parts.pop("UNTIL")) if "UNTIL" in parts else None
         self._anchor = ANCHOR if start is None else start
         self._first = start
-        self.every_hour = self._freq in _FREQS[4:] and "BYHOUR" not in parts
+        # Every second hour is a list of times of the day, as `0 */2 * * *` is in cron.
+        fast = self._freq in _FREQS[4:] and _STEPS[self._freq] * self._interval <= _STEPS["HOURLY"]
+        self.every_hour = fast and "BYHOUR" not in parts
         self._fill(parts, start, name)
         if self._freq in ("YEARLY", "MONTHLY"):
             # All that the rule takes from its anchor but the month has been said above; the 1st
@@ -85,7 +91,8 @@ class Recurrence:
         rule = ""
         for line in text.split():
             key, _, value = line.partition(":")
-            if key.upper() == "DTSTART":
+            what, *more = key.split(";")
+            if what.upper() == "DTSTART" and all(map(self._takes, more)):
                 start = self._stamp("DTSTART", value)
             elif key.upper() == "RRULE" and not rule:
                 rule = value
@@ -112,6 +119,14 @@ class Recurrence:
             raise InvalidSchedule(f"{text!r}: FREQ must be one of {', '.join(_FREQS)}")
         return parts, start
 
+    def _takes(self, parameter: str) -> bool:
+        """Of those that a DTSTART may have: its zone, and that it is a moment or a day."""
+        name, _, value = parameter.partition("=")
+        if name.upper() == "TZID":
+            self.zone = find_zone(value)
+            return True
+        return name.upper() == "VALUE" and value.upper() in ("DATE", "DATE-TIME")
+
     def _stamp(self, what: str, value: str) -> datetime:
         found = _STAMP.fullmatch(value.upper())
         if found is None:
@@ -123,7 +138,7 @@ class Recurrence:
         try:
             stamp = datetime(year, month, day, hour, minute, second)
             if found[7]:
-                stamp = stamp.replace(tzinfo=UTC).astimezone(self._zone).replace(tzinfo=None)
+                stamp = stamp.replace(tzinfo=UTC).astimezone(self.zone).replace(tzinfo=None)
         except (ValueError, OverflowError) as error:
             raise InvalidSchedule(f"{self._text!r}: {what}: {value!r}: {error}") from None
         if not 1970 <= stamp.year <= 9000:

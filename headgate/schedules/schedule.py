@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 
 from headgate.errors import DeclarationError, InvalidSchedule
 from headgate.options import seconds
-from headgate.schedules.timetable import Timetable, check_text, find_zone
+from headgate.schedules.timetable import Timetable, check_text
+from headgate.schedules.zones import find_zone
 
 Missed = Literal["skip", "one", "all"]
 MISSED: tuple[Missed, ...] = ("skip", "one", "all")

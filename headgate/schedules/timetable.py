@@ -10,17 +10,16 @@ Two kinds of texts, and what each does when the clocks are changed:
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
-from zoneinfo import ZoneInfo
 
 from headgate.errors import InvalidSchedule
 from headgate.schedules.cron import Cron
 from headgate.schedules.rrule import Recurrence
+from headgate.schedules.zones import find_zone
 
 _LATEST = datetime(9900, 1, 1, tzinfo=UTC).timestamp()
 _DAY = 86400.0
@@ -59,8 +58,10 @@ class Timetable:
         self.jitter = jitter
         text = check_text(when)
         head = text[:8].upper()
-        if head.startswith(("RRULE:", "DTSTART:")):
-            self._walls: Walls = Recurrence(text, name, self.zone)
+        if head.startswith(("RRULE:", "DTSTART:", "DTSTART;")):
+            rule = Recurrence(text, name, self.zone)
+            self.zone = rule.zone
+            self._walls: Walls = rule
         else:
             self._walls = Cron(text, name)
 
@@ -163,13 +164,3 @@ def check_text(when: object) -> str:
     if not when.isascii() or not all(c.isprintable() or c.isspace() for c in when):
         raise InvalidSchedule(f"{when!r} holds characters that no schedule has")
     return when.strip()
-
-
-@functools.cache
-def find_zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (KeyError, OSError, ValueError):
-        raise InvalidSchedule(
-            f"time zone {name!r} is not known: use a name like Europe/Berlin or UTC"
-        ) from None

@@ -48,6 +48,7 @@ class Guard:
         clock: Clock | None = None,
         tell: Callable[[str], None] = say,
         orders: Mapping[int, str] | None = None,
+        called: str = "headgate worker",
     ) -> None:
         self._argv = argv
         self._board = board
@@ -56,6 +57,8 @@ class Guard:
         """Seconds the keeper may take to stop after the first signal."""
         self._clock = clock or Clock()
         self._tell = tell
+        self._called = called
+        """By what command the user knows us."""
         self._orders = orders or {}
         """By signal, what is passed on to the app in the worker processes."""
         self._held: dict[str, list[int]] = {}
@@ -98,7 +101,7 @@ class Guard:
         if self._keeper_code == 0:
             return 1
         code = self._keeper_code if self._keeper_code is not None else 1
-        self._tell(f"headgate worker: the keeper {kernel.exit_text(code)}; everything was stopped")
+        self._tell(f"{self._called}: the keeper {kernel.exit_text(code)}; everything was stopped")
         return code if code > 0 else 1
 
     def _watch(self, channel: Channel, signals: kernel.Signals) -> None:
@@ -119,10 +122,10 @@ class Guard:
                     self._reaped(pid, code)
                 now = self._clock.boot()
                 if must_kill(now, self._board.rows()):
-                    self._tell("headgate worker: a lease was not renewed in time; stopping all")
+                    self._tell(f"{self._called}: a lease was not renewed in time; stopping all")
                     return
                 if self._give_up is not None and now >= self._give_up:
-                    self._tell("headgate worker: did not stop in time; killing what is left")
+                    self._tell(f"{self._called}: did not stop in time; killing what is left")
                     return
 
     def _sleep(self) -> float | None:
@@ -149,7 +152,7 @@ class Guard:
         self._stops += stops
         now = self._clock.boot()
         if self._stops == 1:
-            self._tell("headgate worker: stopping (once more to stop at once)")
+            self._tell(f"{self._called}: stopping (once more to stop at once)")
             self._give_up = now + self._patience
         else:
             soon = now + (_SECOND_STOP if self._stops == 2 else 0.0)
@@ -169,6 +172,8 @@ class Guard:
                 self._drop(message["drop"])
             elif "say" in message:
                 self._tell(message["say"])
+            elif "refused" in message:
+                self._tell(f"{self._called}: {message['refused']}")
             elif "bye" in message:
                 self._bye = message["bye"]
         return True

@@ -170,7 +170,7 @@ class Keeper:
             log.error("a worker process could not start: %s", why)
             return
         if not self._code:
-            self._guard.send({"say": f"headgate worker: {why}"})
+            self._guard.send({"refused": why})
         self._code = code
         self._stop(self._stops or 1)
 

@@ -14,12 +14,18 @@ from headgate.worker.options import WorkerOptions
 _MARGIN = 20.0
 
 
-def serve(options: WorkerOptions, *, orders: Mapping[int, str] | None = None) -> int:
+def serve(
+    options: WorkerOptions,
+    *,
+    orders: Mapping[int, str] | None = None,
+    called: str = "headgate worker",
+) -> int:
     """Run a worker until it is stopped (or, with `burst`, until nothing is left to do).
 
     Gives the exit code: 0 after a graceful stop, 2 when the target cannot be used, 4 when
     the store cannot, else 1. Call it from the main thread of a process of its own. `orders`:
-    signals that are passed on to the app instead (`hooks.order`), by what they mean.
+    signals that are passed on to the app instead (`hooks.order`), by what they mean. `called`: the
+    command by which the user knows it.
 
     >>> serve(WorkerOptions("shop.jobs:app", burst=True))               # doctest: +SKIP
     0
@@ -36,4 +42,5 @@ def serve(options: WorkerOptions, *, orders: Mapping[int, str] | None = None) ->
         {"options": options.to_message()},
         patience=options.shutdown_timeout + options.grace + _MARGIN,
         orders=orders,
+        called=called,
     ).run()

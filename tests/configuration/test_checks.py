@@ -216,3 +216,24 @@ def test_names_of_ours_cannot_be_taken(tmp_path: Path) -> None:
     assert list(told(tmp_path, {"jobs": {"headgate.notify": {"command": "x"}}})) == [
         'jobs."headgate.notify"'
     ]
+
+
+def test_what_is_no_job_at_all_is_one_problem(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        checked(tmp_path, {"jobs": {"x": 1, "y": {"command": 5}}})
+    assert [(shown(p.path), p.message) for p in error.value.problems] == [
+        ("jobs.x", "must be a table, got 1"),
+        (
+            "jobs.y.command",
+            "must be a list of a program and its arguments, or a text as one would type it, got 5",
+        ),
+    ]
+
+
+def test_a_config_d_that_is_not_there_is_told_where_it_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "headgate.toml"
+    file.write_text('# first\nconfig_d = "more"\n')
+    with pytest.raises(ConfigurationError) as error:
+        load(file, environ={})
+    (problem,) = error.value.problems
+    assert str(problem) == f"{file}:2: config_d: {tmp_path}/more is no directory"

@@ -151,3 +151,24 @@ def test_odd_things_in_the_folder_do_no_harm(desk: Desk) -> None:
     desk.put("a", "{}", "trigger.yaml")
     desk.box.look(JOBS)
     assert [trigger.job for trigger in desk.runs.values()].count("a") >= 1
+
+
+def test_what_is_no_regular_file_is_named_and_never_read(desk: Desk) -> None:
+    (desk.folder / "a" / "trigger.json").mkdir(parents=True)
+    (desk.folder / "b").mkdir()
+    os.mkfifo(desk.folder / "b" / "trigger.yaml")
+    (desk.folder / "b" / "trigger.yml").symlink_to("nowhere")
+    taken = desk.folder / "b" / "trigger.json.00.taken"
+    os.mkfifo(taken)
+    os.utime(taken, (1, 1))
+    (desk.folder / "trigger.json").write_text("{}")
+    desk.put("b", "{}", "trigger.json")
+    assert desk.box.look(JOBS) == 1
+    named = {said.partition(":")[0] for said in desk.said}
+    assert named == {
+        str(desk.folder / name)
+        for name in (
+            *("trigger.json", "a/trigger.json", "b/trigger.yaml", "b/trigger.yml"),
+            *("b/trigger.json", "b/trigger.json.bad"),
+        )
+    }

@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from headgate.cli import root
+from headgate.schedules.rounds import Rounds
 from headgate.stores import open_store
-from headgate.stores.protocol import Schedules, Store
+from headgate.stores.protocol import Publication, Schedules, Store, TaskSpec
 from tests.schedules.desk import spec
 
 ROOT = Path(__file__).parents[2]
@@ -152,3 +153,21 @@ def test_a_worker_ticks_and_one_without_scheduler_does_not(
             process.send_signal(signal.SIGTERM)
         for process in processes:
             assert process.wait(30) == 0
+
+
+def test_a_paused_schedule_has_no_next(schedules: Command, store: Store) -> None:
+    store.declare_schedules(Schedules("app", "", (spec("nightly", "0 2 * * *"),)))
+    Rounds(store).round()
+    assert schedules.json("show", "nightly")["next_at"] is not None
+    schedules("pause", "nightly")
+    assert schedules.json("show", "nightly")["next_at"] is None
+    assert "(in " not in schedules("ls")
+    assert "next" not in schedules("show", "nightly")
+
+
+def test_run_now_of_a_task_without_a_schedule_says_how_to_run_it(
+    schedules: Command, store: Store
+) -> None:
+    store.publish(Publication("app", tasks=(TaskSpec("by-hand"),)))
+    assert "headgate submit by-hand" in schedules("run-now", "by-hand", code=3)
+    assert "headgate submit" not in schedules("run-now", "nobody", code=3)

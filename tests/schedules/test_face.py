@@ -129,6 +129,10 @@ REFUSED: dict[str, tuple[Callable[[App, Any], object], str]] = {
         ),
         "run_at cannot be used",
     ),
+    "of a schedule": (
+        lambda app, call: app.task(schedule="@daily", missed="all")(call.task.fn),
+        r"schedule=Schedule\('@daily', missed=…\), or app.schedule",
+    ),
     "zone alone": (lambda app, call: app.task(timezone="UTC")(lambda: 0), "no name of its own"),
 }
 

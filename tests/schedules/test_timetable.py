@@ -435,3 +435,32 @@ def test_any_text_is_a_timetable_or_an_error_that_names_it(when: str) -> None:
         return
     first = table.after(1_800_000_000)
     assert first is None or first > 1_800_000_000
+
+
+@pytest.mark.parametrize("rule", ["HOURLY;INTERVAL=2", "MINUTELY;INTERVAL=120"])
+def test_every_second_hour_runs_once_when_an_hour_comes_twice(rule: str) -> None:
+    """As `0 */2 * * *` does: 2:00 in Berlin is one time of the day."""
+    when = f"DTSTART:20260101T000000 RRULE:FREQ={rule}"
+    table = Timetable(when, "x", timezone="Europe/Berlin")
+    cron = Timetable("0 */2 * * *", "x", timezone="Europe/Berlin")
+    for day in (datetime(2026, 10, 25), datetime(2026, 3, 29)):
+        low = day.replace(tzinfo=table.zone).timestamp() - 1
+        found = list(table.between(low, low + 1.5 * DAY))
+        assert found == list(cron.between(low, low + 1.5 * DAY))
+    half = Timetable("RRULE:FREQ=MINUTELY;INTERVAL=30;BYSECOND=0", "x", timezone="Europe/Berlin")
+    low = datetime(2026, 10, 25, tzinfo=half.zone).timestamp() - 1
+    assert len(list(half.between(low, low + 25 * 3600))) == 50
+
+
+def test_the_zone_of_dtstart_counts() -> None:
+    text = "DTSTART;TZID=America/New_York:20260105T090000 RRULE:FREQ=DAILY"
+    table = Timetable(text, "x", timezone="Europe/Berlin")
+    found = table.after(datetime(2026, 7, 1, tzinfo=UTC).timestamp())
+    assert found is not None
+    assert datetime.fromtimestamp(found, UTC) == datetime(2026, 7, 1, 13, tzinfo=UTC)
+    day = Timetable("DTSTART;VALUE=DATE:20260105 RRULE:FREQ=DAILY", "x").after(1_800_000_000)
+    assert day is not None
+    assert day % DAY == 0
+    for odd in ("DTSTART;TZID=Mars:20260105T090000", "DTSTART;X=1:20260105T090000", "DTSTART;:1"):
+        with pytest.raises(InvalidSchedule):
+            Timetable(f"{odd} RRULE:FREQ=DAILY", "x")
