@@ -53,6 +53,7 @@ class Chooser:
         self.watching = line.boot - claim.state.watched_at >= WATCH_EVERY
         """Is it time to look which lanes do not move?"""
         self._refused: set[str] = set()
+        self._shares = {share.name: share for share in claim.queues or ()}
         self._scans: dict[tuple[str, int, bool], Scan] = {}
         line.load_ahead(self._whole_groups())
 
@@ -78,7 +79,7 @@ class Chooser:
         if self.watching:
             state.watched_at = self.line.boot
         if self.hops > 0 and not self.shared:
-            self._reserve(has_room=has_room)
+            self._reserve()
         return has_room and (self.shared or (state.unfinished and not spins))
 
     def watch(self, key: LaneKey, block: Block, head: int) -> None:
@@ -99,13 +100,13 @@ class Chooser:
 
     # --- ahead --------------------------------------------------------------------------------
 
-    def _reserve(self, *, has_room: bool) -> None:
-        """What may follow, without a round trip, what runs here."""
+    def _reserve(self) -> None:
+        """What may follow, without a round trip, what runs here: the choice goes on in the same
+        order, until somebody comes who needs a place. The next claim begins with that one: where
+        places are scarce, those who wait for one are not passed by."""
         ahead = self.ahead
         chains = ahead.chains
-        # Where places are scarce, those who wait for one would be passed by: only a worker that
-        # runs but one kind may go on with it.
-        if not ahead.open or not chains or not (has_room or len(chains) == 1):
+        if not ahead.open or not chains:
             return
         groups = {group for chain in chains for group in groups_of(chain)}
         if groups:
@@ -113,13 +114,16 @@ class Chooser:
             ahead.wanted_elsewhere(g for g in groups if self.room.group(g).reserved_for is not None)
         if all(ahead.left(chain) <= 0 for chain in chains):
             return
-        for share in self._queues(full=True):
-            for priority in self.line.lines[share.name]:
-                if self.ahead_over or self.hops <= 0 or ahead.room <= 0:
-                    break
-                scan = Scan(self, share.name, priority, aged=False, ahead=True)
-                scan.take(ahead.room)
-                scan.end()
+        self.hops = self.claim.hops  # a second look, at what the first has seen
+        self._take_round(ahead=True)
+        self._end_scans()
+
+    def may_start(self, queue: str) -> bool:
+        """May more of this queue run, if there are places?"""
+        share = self._shares.get(queue)
+        if share is None or share.left is None:
+            return True
+        return share.left > sum(t.key.queue == queue and not t.reserved for t in self.taken)
 
     def may_go_on(self, needs: Sequence[Need], plan: Sequence[Need] | Block) -> bool:
         """May a job that needs this be handed slots of its chain? Not where the group is shut,
@@ -151,29 +155,38 @@ class Chooser:
                         found |= {name for members in band.one_of for name, _, _ in members}
         return found - {""}
 
-    def _take_round(self, *, aged: bool) -> None:
-        """Go round the queues by weight until there is no room or nothing to take."""
+    def _take_round(self, *, aged: bool = False, ahead: bool = False) -> None:
+        """Go round the queues by weight until there is no room or nothing to take. `ahead`: what
+        is taken is reserved, which takes no room."""
         state = self.claim.state
-        left = self.claim.room - len(self.taken)
-        shares = self._queues()
-        rooms = {share.name: share.room for share in shares}
-        for taken in self.taken:
-            rooms[taken.key.queue] -= 1
+        shares = self._queues(full=ahead)
+        if ahead:
+            left = self.ahead.room
+            rooms = {share.name: left for share in shares}
+        else:
+            left = self.claim.room - len(self.taken)
+            rooms = {share.name: share.room for share in shares}
+            for taken in self.taken:
+                rooms[taken.key.queue] -= 1
         shares = [share for share in shares if rooms[share.name] > 0]
         while left > 0 and shares and self.hops > 0:
             first, given = self._first_queue(shares)
             parts, last, given = share_out(left, [s.weight for s in shares], first, given)
             open_shares: list[QueueShare] = []
-            for i, (share, part) in enumerate(zip(shares, parts, strict=True)):
-                wanted = min(part, rooms[share.name], left)
-                got = self._take(share.name, wanted, aged=aged) if wanted else 0
+            for i in (*range(first, len(shares)), *range(first)):
+                share = shares[i]
+                wanted = min(parts[i], rooms[share.name], left)
+                got = self._take(share.name, wanted, aged=aged, ahead=ahead) if wanted else 0
                 rooms[share.name] -= got
                 left -= got
+                if self.ahead_over:
+                    state.queue_cursor, state.queue_given = share.name, 0
+                    return
                 if got and i == last:
                     state.queue_cursor, state.queue_given = share.name, given
                 if got == wanted and rooms[share.name] > 0:
                     open_shares.append(share)
-            shares = open_shares
+            shares = sorted(open_shares, key=lambda share: share.name)
 
     def _first_queue(self, shares: list[QueueShare]) -> tuple[int, int]:
         """The queue whose turn it is, and how much of its weight it has had already."""
@@ -202,16 +215,16 @@ class Chooser:
                 self.leaves_some = True
         return [s for s in shares if s.name not in paused and (s.room > 0 or full)]
 
-    def _take(self, queue: str, wanted: int, *, aged: bool) -> int:
+    def _take(self, queue: str, wanted: int, *, aged: bool, ahead: bool) -> int:
         """Strict priority: a lower one is looked at only when the higher has nothing."""
         priorities = list(self.line.lines[queue])
         got = 0
         for priority in reversed(priorities) if aged else priorities:
-            if got >= wanted or self.hops <= 0:
+            if got >= wanted or self.hops <= 0 or self.ahead_over:
                 break
             key = (queue, priority, aged)
             scan = self._scans.get(key)
             if scan is None:
-                scan = self._scans[key] = Scan(self, queue, priority, aged=aged)
+                scan = self._scans[key] = Scan(self, queue, priority, aged=aged, ahead=ahead)
             got += scan.take(wanted - got)
         return got

@@ -72,7 +72,8 @@ class WaitingLane:
                     return self._reserve_in(chain, needs, room, seconds)
         # It could start if it had a place: the next place is its own, so nobody goes on
         # before it does.
-        if not isinstance(plan, Block) and self._head() is not None:
+        may_start = not isinstance(plan, Block) and chooser.may_start(self.key.queue)
+        if may_start and self._head() is not None:
             chooser.ahead_over = True
         return 0
 

@@ -106,7 +106,7 @@ class Scan:
             if not self.line and not self._next_round(wanted - got):
                 self.over = True
                 break
-            if self.chooser.hops <= 0 or self.chooser.ahead_over:
+            if self.chooser.hops <= 0:
                 break
             turn = self.line[0]
             feed = self._feed(turn, wanted - got)
@@ -120,6 +120,10 @@ class Scan:
                 self.given += taken
                 self.progress = True
                 self.rotation.barren_from = None
+            elif self.chooser.ahead_over:
+                # A lane of this turn waits for a place: the next claim begins with it.
+                self.tried.discard(turn)
+                break
             elif self.chooser.hops <= 0 and not feed.exhausted:
                 # The budget ended among the lanes of this turn: the next claim goes on with
                 # it, after the last lane looked at.
@@ -148,7 +152,7 @@ class Scan:
     def _feed(self, turn: str, wanted: int) -> Feed:
         feed = self.feeds.get(turn)
         if feed is None:
-            ahead = max(1, wanted // max(1, len(self.window)))
+            ahead = max(1, wanted // max(1, len(self.window) * len(self.bands_of[turn])))
             feed = self.feeds[turn] = Feed(self, turn, ahead)
         return feed
 
@@ -260,16 +264,16 @@ class Feed:
         How many there were."""
         chooser = self.scan.chooser
         while chooser.hops > 0 and (lane := next(self._fresh, None)) is not None:
+            if lane.take(1):
+                self._open.append(lane)
+                return 1
+            if chooser.ahead_over:
+                return 0  # it comes first next time: the lane before it was served last
             if chooser.hops <= 0:
                 # The budget ends here, and the next claim goes on with the lane after this one.
                 # Otherwise it begins after the one served last: a look at lanes that are all
                 # shut by a full group must not carry it once round, to the same ones again.
                 self.scan.rotation.remember_lane(self.turn, lane.key.band, lane.key.lane)
-            if lane.take(1):
-                self._open.append(lane)
-                return 1
-            if chooser.ahead_over:
-                return 0
         each = wanted if len(self._open) == 1 and chooser.hops > 0 else 1
         while self._open:
             lane = self._open.popleft()

@@ -39,7 +39,8 @@ class Queues:
         if config is None:
             return QueueShare(name, room)
         if config.paused:
-            return QueueShare(name, 0, config.weight)
-        if config.concurrency is not None:
-            room = max(0, min(room, config.concurrency - running))
-        return QueueShare(name, room, config.weight)
+            return QueueShare(name, 0, config.weight, left=0)
+        if config.concurrency is None:
+            return QueueShare(name, room, config.weight)
+        left = max(0, config.concurrency - running)
+        return QueueShare(name, min(room, left), config.weight, left)

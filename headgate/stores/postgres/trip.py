@@ -223,12 +223,15 @@ class RoundTrip:
         size = MOST_TURNS if state.barren else min(max(8, wanted + 8), MOST_TURNS)
         bands = len(self._view.seen.bands) if self._view is not None else 1
         each = size if bands <= 4 else max(8, 2 * size // bands)
+        # Every band is asked for its part, and as much again: to count all that is wanted in each
+        # of a hundred would cost more than to take it.
+        part = wanted if bands <= 2 else max(1, 2 * wanted // bands)
         queues = None
         if claim.queues is not None and not claim.other_queues:
             queues = arrays.texts(share.name for share in claim.queues)
         return (
             arrays.texts(rings), self._exchange.worker, queues, _names(claim.tasks),
-            arrays.texts(self._shut(claim)), _cursors(claim.state), each, LANES, wanted,
+            arrays.texts(self._shut(claim)), _cursors(claim.state), each, LANES, part,
             heads, self._due_since,
         )  # fmt: skip
 

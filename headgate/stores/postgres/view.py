@@ -248,7 +248,8 @@ class ViewLine:
         lane = self._lane(key)
         first = 0 if lane is None or after < lane.place else after + 1 - lane.place
         if lane is None or (lane.more and first + limit > lane.jobs):
-            lane = self._count(key, first + limit)
+            # All that may be wanted: a lane that goes on further than the view asks only once.
+            lane = self._count(key, first + max(limit, self._view.wanted))
             if lane is None:
                 return ()
         return [
@@ -268,13 +269,13 @@ class ViewLine:
         """Look at a lane further down than the view does."""
         known = self._lane(key)
         since = 0 if known is None else known.place
-        rows = self._rows("heads", {**key.params(), "since": since, "limit": limit + 1})
+        rows = self._rows("count", {**key.params(), "since": since, "most": limit + 1})
         if not rows:
             return None
-        head, more = rows[0], len(rows) > limit
+        (found,) = rows
         lane = Lane(
-            *(-1, key.turn, key.lane, min(len(rows), limit), more),
-            *(head["place"], head["job"], head["since"]),
+            *(-1, key.turn, key.lane, min(found["n"], limit), found["n"] > limit),
+            *(found["place"], found["job"], found["since"]),
         )
         self._counted[key] = lane
         return lane

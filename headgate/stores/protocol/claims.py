@@ -16,6 +16,8 @@ class QueueShare:
     name: str
     room: int
     weight: int = 1
+    left: int | None = None
+    """How many more of it may run, were there places; None: no bound of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,24 +34,23 @@ DECLARE
     v_heads json[] := '{}';
     v_began timestamptz;
     v_took float8;
-    v_turns json[] := '{}';
-    v_lanes json[] := '{}';
+    v_turns json;
+    v_lanes json;
     v_groups text[] := '{}';
     v_more text[];
+    v_names text[];
     v_band record;
     v_shape json;
-    v_names text[];
-    v_cursor text;
-    v_after text[];
-    v_start text[];
-    v_ahead boolean;
-    v_all boolean;
-    v_wrap_all boolean;
-    v_first_lanes text[];
-    v_first_places bigint[];
-    v_per integer;
-    v_found json[];
     v_i integer := -1;
+    -- The bands that are entered.
+    o_number integer[] := '{}';
+    o_queue text[] := '{}';
+    o_priority smallint[] := '{}';
+    o_band text[] := '{}';
+    o_turn text[] := '{}';
+    o_lane text[] := '{}';
+    o_place bigint[] := '{}';
+    o_names text[] := '{}';
     v_held json;
     v_starts json;
     v_next_end float8;
@@ -109,101 +108,113 @@ BEGIN
             v_groups := v_groups || v_more;
         END IF;
         CONTINUE WHEN v_band.band = ANY (p_skip);
+        o_number := o_number || v_i;
+        o_queue := o_queue || v_band.queue;
+        o_priority := o_priority || v_band.priority;
+        o_band := o_band || v_band.band;
+        o_turn := o_turn || v_band.turn;
+        o_lane := o_lane || v_band.lane;
+        o_place := o_place || v_band.place;
+        o_names := o_names || to_json(v_names)::text;
+    END LOOP;
 
-        v_cursor := p_cursors -> v_band.queue ->> v_band.priority::text;
-        v_ahead := v_cursor IS NULL OR v_band.turn > v_cursor COLLATE "C";
-        WITH RECURSIVE t AS (
-            (SELECT v_band.turn COLLATE "C" AS turn, v_band.lane COLLATE "C" AS lane,
-                    v_band.place AS place, 1 AS n
-             WHERE v_ahead
-             UNION ALL
-             (SELECT r.turn, r.lane, r.place, 1 FROM headgate.ready r
-              WHERE NOT v_ahead AND r.queue = v_band.queue AND r.priority = v_band.priority
-                AND r.band = v_band.band AND r.turn > v_cursor
-              ORDER BY r.turn, r.lane, r.place LIMIT 1))
-            UNION ALL
-            SELECT x.turn, x.lane, x.place, t.n + 1 FROM t CROSS JOIN LATERAL (
-                SELECT r.turn, r.lane, r.place FROM headgate.ready r
-                WHERE r.queue = v_band.queue AND r.priority = v_band.priority
-                  AND r.band = v_band.band AND r.turn > t.turn
-                ORDER BY r.turn, r.lane, r.place LIMIT 1
-            ) x WHERE t.n <= p_turns
-        )
-        SELECT array_agg(turn), array_agg(lane), array_agg(place)
-        INTO v_after, v_first_lanes, v_first_places FROM t;
-        v_after := coalesce(v_after, '{}');
-        v_all := cardinality(v_after) <= p_turns;
-        v_after := v_after[:p_turns];
-        v_first_lanes := v_first_lanes[:p_turns];
-        v_first_places := v_first_places[:p_turns];
-        v_start := '{}';
-        v_wrap_all := true;
-        IF v_all AND NOT v_ahead THEN
+    -- All of them in one statement: where there are many, to begin one costs more than to look.
+    WITH t AS MATERIALIZED (
+        SELECT o.*, c.cursor, a.turns[:p_turns] AS after, a.n <= p_turns AS all_after,
+               w.turns[:w.most] AS start, w.n <= w.most AS all_start,
+               a.lanes[:p_turns] || w.lanes[:w.most] AS lanes,
+               a.places[:p_turns] || w.places[:w.most] AS places
+        FROM unnest(o_number, o_queue, o_priority, o_band, o_turn, o_lane, o_place, o_names)
+            o (number, queue, priority, band, turn, lane, place, names)
+        CROSS JOIN LATERAL (
+            SELECT p_cursors -> o.queue ->> o.priority::text AS cursor
+        ) x
+        CROSS JOIN LATERAL (
+            SELECT x.cursor, x.cursor IS NULL OR o.turn > x.cursor COLLATE "C" AS ahead
+        ) c
+        CROSS JOIN LATERAL (
+            -- After the cursor, and one more to know whether that is all.
             WITH RECURSIVE t AS (
-                SELECT v_band.turn COLLATE "C" AS turn, v_band.lane COLLATE "C" AS lane,
-                       v_band.place AS place, 1 AS n
+                (SELECT o.turn COLLATE "C" AS turn, o.lane COLLATE "C" AS lane, o.place, 1 AS n
+                 WHERE c.ahead
+                 UNION ALL
+                 (SELECT r.turn, r.lane, r.place, 1 FROM headgate.ready r
+                  WHERE NOT c.ahead AND r.queue = o.queue AND r.priority = o.priority
+                    AND r.band = o.band AND r.turn > c.cursor
+                  ORDER BY r.turn, r.lane, r.place LIMIT 1))
                 UNION ALL
                 SELECT x.turn, x.lane, x.place, t.n + 1 FROM t CROSS JOIN LATERAL (
                     SELECT r.turn, r.lane, r.place FROM headgate.ready r
-                    WHERE r.queue = v_band.queue AND r.priority = v_band.priority
-                      AND r.band = v_band.band AND r.turn > t.turn AND r.turn <= v_cursor
+                    WHERE r.queue = o.queue AND r.priority = o.priority
+                      AND r.band = o.band AND r.turn > t.turn
                     ORDER BY r.turn, r.lane, r.place LIMIT 1
-                ) x WHERE t.n <= p_turns - cardinality(v_after)
+                ) x WHERE t.n <= p_turns
             )
-            SELECT array_agg(turn), v_first_lanes || array_agg(lane),
-                   v_first_places || array_agg(place)
-            INTO v_start, v_first_lanes, v_first_places FROM t;
-            v_wrap_all := cardinality(v_start) <= p_turns - cardinality(v_after);
-            v_start := v_start[:p_turns - cardinality(v_after)];
-        END IF;
-        v_turns := v_turns || json_build_array(
-            v_i, v_cursor, to_json(v_after), v_all, to_json(v_start), v_wrap_all);
-
-        -- Each turn's part of what is wanted, and so many that a lane can be taken in batches.
-        v_per := p_wanted / greatest(1, cardinality(v_after) + cardinality(v_start)) + 1;
-        IF v_per > 64 THEN
-            v_per := (v_per / 64 + 1) * 64;
-        END IF;
-        WITH u AS (
-            SELECT u.turn, l.lane, l.n AS number, h.n, h.place, h.job, h.since
-            FROM unnest(v_after || v_start, v_first_lanes, v_first_places)
-                u (turn, lane, place)
-            CROSS JOIN LATERAL (
-                WITH RECURSIVE l AS (
-                    SELECT u.lane COLLATE "C" AS lane, u.place, 1 AS n
-                    UNION ALL
-                    SELECT x.lane, x.place, l.n + 1 FROM l CROSS JOIN LATERAL (
-                        SELECT r.lane, r.place FROM headgate.ready r
-                        WHERE r.queue = v_band.queue AND r.priority = v_band.priority
-                          AND r.band = v_band.band AND r.turn = u.turn AND r.lane > l.lane
-                        ORDER BY r.lane, r.place LIMIT 1
-                    ) x WHERE l.n < p_lanes
-                )
-                SELECT lane, place, n FROM l
-            ) l CROSS JOIN LATERAL (
-                SELECT count(*) AS n, min(x.place) AS place, min(x.job) AS job,
-                       min(x.since) AS since
-                FROM (SELECT r.place, r.job, r.since FROM headgate.ready r
-                      WHERE r.queue = v_band.queue AND r.priority = v_band.priority
-                        AND r.band = v_band.band AND r.turn = u.turn AND r.lane = l.lane
-                        AND r.place >= l.place
-                      ORDER BY r.place, r.job LIMIT v_per + 1) x
-            ) h
-            WHERE u.turn IS NOT NULL AND h.n > 0  -- others may have taken what was there
-        )
-        SELECT array_agg(json_build_array(
-                   v_i, turn, lane, least(n, v_per), n > v_per, place, job, since)),
-               array_agg(lane) FILTER (WHERE lane <> '')
-        INTO v_found, v_more FROM u;
-        v_lanes := v_lanes || coalesce(v_found, '{}');
-        IF v_more IS NOT NULL THEN
-            SELECT v_groups || array_agg(
-                CASE WHEN v_names[k.i] = '' THEN k.key ELSE v_names[k.i] || '/' || k.key END)
-            INTO v_groups
-            FROM unnest(v_more) m (lane),
-                 json_array_elements_text(m.lane::json) WITH ORDINALITY k (key, i);
-        END IF;
-    END LOOP;
+            SELECT coalesce(array_agg(turn), '{}') AS turns, array_agg(lane) AS lanes,
+                   array_agg(place) AS places, count(*) AS n FROM t
+        ) a
+        CROSS JOIN LATERAL (
+            -- From the start up to the cursor, so many as are still wanted.
+            WITH RECURSIVE t AS (
+                SELECT o.turn COLLATE "C" AS turn, o.lane COLLATE "C" AS lane, o.place, 1 AS n
+                WHERE a.n <= p_turns AND NOT c.ahead
+                UNION ALL
+                SELECT x.turn, x.lane, x.place, t.n + 1 FROM t CROSS JOIN LATERAL (
+                    SELECT r.turn, r.lane, r.place FROM headgate.ready r
+                    WHERE r.queue = o.queue AND r.priority = o.priority
+                      AND r.band = o.band AND r.turn > t.turn AND r.turn <= c.cursor
+                    ORDER BY r.turn, r.lane, r.place LIMIT 1
+                ) x WHERE t.n <= p_turns - a.n
+            )
+            SELECT coalesce(array_agg(turn), '{}') AS turns, array_agg(lane) AS lanes,
+                   array_agg(place) AS places, count(*) AS n,
+                   greatest(p_turns - a.n, 0)::integer AS most FROM t
+        ) w
+    ), u AS MATERIALIZED (
+        SELECT t.number, t.names, u.turn, l.lane, least(h.n, p.most) AS jobs, h.n > p.most AS more,
+               h.place, h.job, h.since
+        FROM t
+        CROSS JOIN LATERAL (
+            SELECT p_wanted / greatest(1, cardinality(t.lanes)) + 1 AS part
+        ) x
+        CROSS JOIN LATERAL (
+            -- Each turn's part of what is wanted, and so many that a lane can be taken in batches.
+            SELECT CASE WHEN x.part > 64 THEN (x.part / 64 + 1) * 64 ELSE x.part END AS most
+        ) p
+        CROSS JOIN LATERAL unnest(t.after || t.start, t.lanes, t.places) u (turn, lane, place)
+        CROSS JOIN LATERAL (
+            WITH RECURSIVE l AS (
+                SELECT u.lane COLLATE "C" AS lane, u.place, 1 AS n
+                UNION ALL
+                SELECT x.lane, x.place, l.n + 1 FROM l CROSS JOIN LATERAL (
+                    SELECT r.lane, r.place FROM headgate.ready r
+                    WHERE r.queue = t.queue AND r.priority = t.priority
+                      AND r.band = t.band AND r.turn = u.turn AND r.lane > l.lane
+                    ORDER BY r.lane, r.place LIMIT 1
+                ) x WHERE l.n < p_lanes
+            )
+            SELECT lane, place FROM l
+        ) l CROSS JOIN LATERAL (
+            SELECT count(*) AS n, min(x.place) AS place, min(x.job) AS job, min(x.since) AS since
+            FROM (SELECT r.place, r.job, r.since FROM headgate.ready r
+                  WHERE r.queue = t.queue AND r.priority = t.priority
+                    AND r.band = t.band AND r.turn = u.turn AND r.lane = l.lane
+                    AND r.place >= l.place
+                  ORDER BY r.place, r.job LIMIT p.most + 1) x
+        ) h
+        WHERE h.n > 0  -- others may have taken what was there
+    )
+    SELECT (SELECT json_agg(json_build_array(
+                t.number, t.cursor, t.after, t.all_after, t.start, t.all_start)) FROM t),
+           (SELECT json_agg(json_build_array(
+                u.number, u.turn, u.lane, u.jobs, u.more, u.place, u.job, u.since)) FROM u),
+           v_groups || (SELECT array_agg(
+                CASE n.name WHEN '' THEN k.key ELSE n.name || '/' || k.key END)
+            FROM u CROSS JOIN LATERAL json_array_elements_text(u.lane::json)
+                WITH ORDINALITY k (key, i)
+            CROSS JOIN LATERAL (SELECT u.names::json ->> k.i::integer - 1 AS name) n
+            WHERE u.lane <> '')
+    INTO v_turns, v_lanes, v_groups;
 
     SELECT json_object_agg(x.grp, x.held), min(x.ends),
            json_object_agg(x.grp, x.starts) FILTER (WHERE x.starts IS NOT NULL)
@@ -246,12 +257,30 @@ BEGIN
     INTO v_glance;
     RETURN json_build_object(
         'now', v_now, 'bands', v_bands, 'heads', v_heads, 'took', coalesce(v_took, 0),
-        'turns', v_turns, 'lanes', v_lanes, 'held', v_held, 'starts', v_starts,
+        'turns', coalesce(v_turns, '[]'), 'lanes', coalesce(v_lanes, '[]'), 'held', v_held, 'starts', v_starts,
         'next_due', v_due, 'due_took', v_due_took, 'next_end', least(v_next_end, v_glance.words_end),
         'version', v_glance.version,
         'unrouted', v_glance.unrouted, 'expired', v_glance.expired, 'workers', v_glance.workers,
         'reservations', v_glance.reservations, 'refused', v_glance.refused,
         'paused', v_glance.paused, 'cancels', v_glance.cancels);
+END $$;
+
+-- The jobs of one lane from a place on, up to so many, and the first of them; no row: none.
+CREATE OR REPLACE FUNCTION headgate.count_lane(
+    p_queue text, p_priority bigint, p_band text, p_turn text, p_lane text, p_since bigint,
+    p_most bigint
+) RETURNS TABLE (n bigint, place bigint, job bigint, since float8) LANGUAGE plpgsql
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT count(*), min(x.place), min(x.job), min(x.since)
+    FROM (SELECT r.place, r.job, r.since FROM headgate.ready r
+          WHERE r.queue = p_queue AND r.priority = p_priority::smallint AND r.band = p_band
+            AND r.turn = p_turn AND r.lane = p_lane AND r.place >= p_since
+          ORDER BY r.place, r.job LIMIT p_most) x
+    HAVING count(*) > 0;
 END $$;
 
 -- Tell what ended, then take what was chosen.

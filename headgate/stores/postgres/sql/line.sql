@@ -51,11 +51,8 @@ WHERE s.grp = ANY (:groups) AND s.token IS NOT NULL
   AND (s.worker IS NOT NULL OR s.ends > headgate.clock())
 GROUP BY s.grp
 
--- name: heads
-SELECT place, job, 0 AS attempt, since, NULL AS expires_at FROM headgate.ready
-WHERE queue = :queue AND priority = :priority AND band = :band AND turn = :turn AND lane = :lane
-  AND place >= :since
-ORDER BY place, job LIMIT :limit
+-- name: count
+SELECT * FROM headgate.count_lane(:queue, :priority, :band, :turn, :lane, :since, :most)
 
 -- name: first_of_band
 SELECT turn, lane, place, job FROM headgate.ready
