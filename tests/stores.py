@@ -8,12 +8,16 @@ import pytest
 
 
 def store_url(store: str, folder: Path, *, quick: bool = False) -> str:
-    """`sqlite`, `memory`, `postgres`, `postgres-system` (the machine's own version of it) or
-    `pgbouncer`. `quick`: for tests in which nothing crashes, commits need not reach the disk."""
+    """`sqlite`, `memory`, `postgres`, `postgres-system` (the machine's own version of it),
+    `pgbouncer` or `bucket`. `quick`: for tests in which nothing crashes, commits need not reach the disk."""
     if store == "sqlite":
         return f"sqlite:///{folder}/jobs.db"
     if store == "memory":
         return "sqlite:///:memory:"
+    if store == "bucket":
+        from tests.bucket import server as objects
+
+        return objects.shared().fresh(folder)
     from tests.postgres import pgbouncer, server
 
     if store == "pgbouncer":

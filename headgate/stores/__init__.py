@@ -34,6 +34,10 @@ def shown(url: str) -> str:
     """
     if url.startswith("sqlite:"):
         return url
+    if url.startswith("s3:"):
+        from headgate.stores.bucket import url as bucket_url
+
+        return bucket_url.redacted(url)
     from headgate.stores.postgres.url import redacted
 
     return redacted(url)
@@ -55,9 +59,14 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         from headgate.stores.postgres.store import PostgresStore
 
         return PostgresStore(url, clock=clock)
+    if scheme == "s3" and colon:
+        need_client(url)
+        from headgate.stores.bucket.store import BucketStore
+
+        return BucketStore(url, clock=clock)
     raise ConfigError(
-        f"no store for url {shown(url)!r}: use sqlite:///path/to/file.db, sqlite:///:memory: or"
-        " postgresql://user@host/database"
+        f"no store for url {shown(url)!r}: use sqlite:///path/to/file.db, sqlite:///:memory:,"
+        " postgresql://user@host/database or s3://bucket/prefix"
     )
 
 
@@ -74,6 +83,16 @@ def exists(url: str) -> bool:
 
         return found(url)
     return True
+
+
+def need_client(url: str) -> None:
+    """The client of S3 is an extra: say how to get it."""
+    try:
+        importlib.import_module("botocore")
+    except ImportError as error:
+        raise ConfigError(
+            f"{shown(url)} needs the client of S3 ({error}): pip install 'headgate[s3]'"
+        ) from error
 
 
 def need_driver(url: str) -> None:

@@ -1,0 +1,1 @@
+"""The store in a bucket: an object store with conditional writes, and nothing else."""

@@ -1,0 +1,402 @@
+"""Group commit: what the threads of a process want to change is changed together, by one
+replacement of the ledger.
+
+A transaction is tried on this machine's copy first. If the ledger could be replaced, nobody else
+has written since the copy was made, so what the transaction has seen was true: it counts. Else
+nothing of it does: the copy is brought up to date, and the transaction tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from headgate.clock import Clock
+from headgate.errors import StoreUnavailable
+from headgate.stores.bucket import rows
+from headgate.stores.bucket.keeping import Keeper, create
+from headgate.stores.bucket.layout import Layout
+from headgate.stores.bucket.ledger import (
+    FORMAT,
+    INLINE,
+    NONCES,
+    SHOWN_SLOTS,
+    Checkpoint,
+    Run,
+    first,
+    new_nonce,
+    read,
+)
+from headgate.stores.bucket.objects import UNCHANGED, Got, Lost, Objects
+from headgate.stores.bucket.patience import patiently
+from headgate.stores.bucket.replica import Head, Replica
+from headgate.stores.sqlite.database import Transaction
+
+T = TypeVar("T")
+log = logging.getLogger("headgate.store")
+
+CROWDED = 3.0
+"""Seconds for which another machine that wrote is taken to go on writing."""
+
+
+class _Work:
+    """One transaction that waits to be carried out."""
+
+    __slots__ = ("done", "error", "result", "verify", "what")
+
+    def __init__(self, what: Callable[[], Any], verify: bool) -> None:
+        self.what = what
+        self.verify = verify
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = False
+
+
+@dataclass(slots=True)
+class _Open:
+    """The commit that this thread is carrying out."""
+
+    connection: sqlite3.Connection
+    floor: float
+    rings: set[str] = field(default_factory=set[str])
+
+
+class Commits:
+    """The one way to the bucket; any thread may use it."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        layout: Layout,
+        replica: Replica,
+        clock: Clock,
+        ring: Callable[[str], None],
+        where: str,
+    ) -> None:
+        self.objects = objects
+        self.layout = layout
+        self.replica = replica
+        self.where = where
+        self.keeper = Keeper(objects, layout, replica)
+        self._clock = clock
+        self._ring = ring
+        self._by = f"{socket.gethostname()}:{replica.folder.name}"
+        self._local = threading.local()
+        self._fresh()
+
+    def _fresh(self) -> None:
+        """As it is in a new process; a fork must not wait for threads of its parent."""
+        self._pid = os.getpid()
+        self._queue: list[_Work] = []
+        self._queueing = threading.Lock()
+        self._leading = threading.Lock()
+        self._refreshing = threading.Lock()
+        self._begun = self._ended = 0
+        self._foreign_at = float("-inf")
+        self._wrote_at = float("-inf")
+        self._trip = 0.01
+        """Seconds that a write takes of late."""
+
+    # --- to carry out -------------------------------------------------------------------------
+
+    def run(self, what: Callable[[], T], *, verify: bool = True) -> T:
+        """Carry this out as one transaction; it may be tried several times. Unless it changes
+        something, `verify` says whether it matters that what it saw was the latest."""
+        if self._pid != os.getpid():
+            self._fresh()
+        if getattr(self._local, "open", None) is not None:
+            return what()  # part of the one under way
+        work = _Work(what, verify)
+        with self._queueing:
+            self._queue.append(work)
+        with self._leading:
+            # Whoever led before has taken all that had gathered by then, this too perhaps.
+            if not work.done:
+                self._lead()
+        if work.error is not None:
+            raise work.error
+        return work.result
+
+    def _lead(self) -> None:
+        self._let_others()
+        with self._queueing:
+            works, self._queue = self._queue, []
+        try:
+            self._until_done(works)
+        except BaseException as error:
+            for work in works:
+                work.error, work.done = error, True
+            if not isinstance(error, Exception):
+                raise
+        for work in works:
+            work.done = True
+
+    def _let_others(self) -> None:
+        """Another machine writes too. Who lost to us must read and write, which takes twice as
+        long as our next write: without a pause it would lose for ever."""
+        now = time.monotonic()
+        if now - self._foreign_at < CROWDED:
+            pause = self._wrote_at + 2.5 * self._trip - now
+            if pause > 0:
+                time.sleep(min(pause, 0.5))
+
+    def _until_done(self, works: list[_Work]) -> None:
+        losses = 0
+        while not self._attempt(works):
+            losses += 1
+            self.refresh()
+            if losses > 2:
+                spread = min(1.0, self._trip * 2 ** min(losses - 2, 5))
+                time.sleep(random.uniform(0, spread))  # noqa: S311 - no secret
+
+    def _attempt(self, works: list[_Work]) -> bool:
+        """False: the copy is behind the bucket, and nothing was done."""
+        with self.replica.turn(recorded=True) as connection:
+            head = self.replica.head(connection)
+            if head is None or not head.etag:
+                return False
+            under_way = _Open(connection, head.at)
+            self._local.open = under_way
+            try:
+                for work in works:
+                    self._try(work, connection)
+            finally:
+                self._local.open = None
+            changes, count = rows.collect(connection)
+            if not count:
+                if any(work.verify for work in works):
+                    return self._get(head.etag) is UNCHANGED
+                return True
+            kept = self._write(connection, head, changes, under_way.rings)
+            if kept:
+                connection.execute("COMMIT")
+        if kept:
+            for bell in under_way.rings:
+                self._ring(bell)
+            self.keeper.look(kept)
+        return kept is not None
+
+    def _try(self, work: _Work, connection: sqlite3.Connection) -> None:
+        connection.execute("SAVEPOINT work")
+        work.result, work.error = None, None
+        try:
+            work.result = work.what()
+        except Exception as error:
+            work.error = error
+            connection.execute("ROLLBACK TO SAVEPOINT work")
+        connection.execute("RELEASE SAVEPOINT work")
+
+    @contextmanager
+    def transaction(self) -> Generator[Transaction]:
+        """Part of the commit under way: undone alone if it fails."""
+        under_way: _Open | None = getattr(self._local, "open", None)
+        if under_way is None:
+            raise RuntimeError("a transaction on the bucket runs within Commits.run")
+        tx = Transaction(under_way.connection, self._clock, writes=True)
+        tx.now = max(tx.now, under_way.floor)
+        with self._as_current(tx):
+            yield tx
+        under_way.rings |= tx.rings
+
+    def current(self) -> Transaction:
+        """The transaction that this thread has open, for reading or writing."""
+        tx: Transaction | None = getattr(self._local, "tx", None)
+        if tx is None:
+            raise RuntimeError("no transaction is open in this thread")
+        return tx
+
+    @contextmanager
+    def _as_current(self, tx: Transaction) -> Generator[Transaction]:
+        before, self._local.tx = getattr(self._local, "tx", None), tx
+        try:
+            yield tx
+        finally:
+            self._local.tx = before
+
+    @contextmanager
+    def looking(self) -> Generator[Transaction]:
+        """What is there now; within a commit, as it has left it so far."""
+        under_way: _Open | None = getattr(self._local, "open", None)
+        if under_way is not None:
+            with self._as_current(
+                Transaction(under_way.connection, self._clock, writes=True)
+            ) as tx:
+                yield tx
+            return
+        self.refresh()
+        with self.replica.db.read() as tx, self._as_current(tx):
+            yield tx
+
+    # --- to write -----------------------------------------------------------------------------
+
+    def _write(
+        self, connection: sqlite3.Connection, head: Head, changes: str, rings: set[str]
+    ) -> Head | None:
+        """Replace the ledger; None: somebody else did."""
+        seq, nonce, at = head.seq + 1, new_nonce(), max(self._clock.now(), head.at)
+        entry: dict[str, Any] = {"seq": seq, "nonce": nonce, "by": self._by, "at": at}
+        if rings:
+            entry["rings"] = sorted(rings)
+        text = json.dumps(entry, ensure_ascii=False)[:-1]
+        if len(changes) > INLINE:
+            key = self.layout.run(seq, seq, nonce)
+            create(self.objects, key, changes.encode())
+            text += f', "object": "{key}"}}'
+        else:
+            text += f', "rows": {changes}}}'
+        recent = self.replica.recent(connection)
+        runs, checkpoint, gathered = self.keeper.outcome(head, recent)
+        recent = [(n, t) for n, t in recent if n > gathered]
+        recent.append((seq, text))
+        slots = _slots(connection) if '"slots":{' in changes else head.slots
+        nonces = [*head.nonces[-NONCES + 1 :], nonce]
+        body = _body(head.id, seq, at, nonces, recent, runs, checkpoint, slots)
+        began = time.monotonic()
+        etag = self._put(body.encode(), head.etag, nonce)
+        self._wrote_at = time.monotonic()
+        self._trip += (self._wrote_at - began - self._trip) / 8
+        if etag is None:
+            return None
+        kept = Head(head.id, seq, etag, at, nonces, runs, checkpoint, slots)
+        self.replica.set_head(connection, kept)
+        self.replica.set_recent(connection, [(seq, text)], gathered)
+        return kept
+
+    def _put(self, body: bytes, known: str, nonce: str) -> str | None:
+        """The new etag, empty when others have written since; None: we were too late.
+
+        Until the server has said which, the very same write is sent again: it can only be
+        carried out once, for it changes the etag that it asks for.
+        """
+
+        def replace() -> str | None:
+            try:
+                return self.objects.replace(self.layout.ledger, body, known)
+            except Lost:
+                # To ourselves perhaps: an answer was lost, and the write was carried out.
+                got = self.objects.get(self.layout.ledger)
+                if got is None:
+                    raise StoreUnavailable(f"{self.where}: the ledger was deleted") from None
+                if nonce not in read(got.body, self.where).nonces:
+                    return None
+                return got.etag if got.body == body else ""
+
+        return patiently(replace)
+
+    # --- to read ------------------------------------------------------------------------------
+
+    def _get(self, known: str | None) -> Got | None:
+        return patiently(lambda: self.objects.get(self.layout.ledger, known or None))
+
+    def refresh(self) -> None:
+        """Bring the copy to what the bucket holds now, or did at some moment of this call."""
+        if self._pid != os.getpid():
+            self._fresh()
+        arrived = self._begun
+        with self._refreshing:
+            if self._ended > arrived:
+                return  # somebody began after we came, and has ended
+            self._begun += 1
+            mine = self._begun
+            self._follow()
+            self._ended = mine
+
+    def _follow(self) -> None:
+        while True:
+            head = self.replica.head()
+            got = self._get(None if head is None else head.etag)
+            if got is UNCHANGED:
+                return
+            if got is None:
+                self._found(head)
+                continue
+            ledger = read(got.body, self.where)
+            try:
+                rings, since = self.replica.follow(
+                    ledger, got.etag, self.keeper.fetch, self.keeper.load
+                )
+            except FileNotFoundError:
+                continue  # gathered meanwhile: the ledger names other objects by now
+            if any(e.by != self._by for e in ledger.recent if e.seq > since):
+                self._foreign_at = time.monotonic()
+            for bell in rings:
+                self._ring(bell)
+            return
+
+    def look(self) -> bool:
+        """Has another machine written since the last look?"""
+        before = self.replica.head()
+        self.refresh()
+        after = self.replica.head()
+        return before is None or after is None or before.seq != after.seq
+
+    def _found(self, head: Head | None) -> None:
+        """Make the ledger of a new store; whoever is first."""
+        if head is not None:
+            raise StoreUnavailable(
+                f"{self.where}: the ledger {self.layout.ledger} was deleted while it was in use;"
+                " put it back, or restart the workers to begin with an empty store"
+            )
+        with self.replica.turn(recorded=False) as connection:
+            table = self.replica.tables["counters"]
+            counters = [text for piece in rows.dump(connection, table, 100) for text in piece]
+        changes = f'{{"counters":{{"put":[{",".join(counters)}]}}}}'
+        body = msgspec.json.encode(first(self._clock.now(), self._by, changes))
+        try:
+            patiently(lambda: self.objects.create(self.layout.ledger, body))
+        except Lost:
+            return
+
+
+def _slots(connection: sqlite3.Connection) -> str:
+    """Who holds what, for people who look at the ledger."""
+    shown: dict[str, list[dict[str, Any]]] = {}
+    for row in connection.execute(
+        "SELECT grp, slot, holder, worker_name, units, since, ends FROM slots WHERE holder <> ''"
+        " ORDER BY grp, slot LIMIT ?",
+        (SHOWN_SLOTS,),
+    ):
+        told = {
+            "slot": row["slot"], "holder": row["holder"], "worker": row["worker_name"],
+            "units": row["units"], "since": row["since"],
+        }  # fmt: skip
+        if row["ends"] is not None:
+            told["ends"] = row["ends"]
+        shown.setdefault(row["grp"], []).append(told)
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _body(
+    id: str,
+    seq: int,
+    at: float,
+    nonces: list[str],
+    recent: list[tuple[int, str]],
+    runs: list[Run],
+    checkpoint: Checkpoint | None,
+    slots: str,
+) -> str:
+    def text(value: object) -> str:
+        return msgspec.json.encode(value).decode()
+
+    parts = [f'"format": {FORMAT}, "id": "{id}", "seq": {seq}, "at": {at!r}']
+    if checkpoint is not None:
+        parts.append(f'"checkpoint": {text(checkpoint)}')
+    parts.append(f'"runs": {text(runs)}')
+    parts.append(f'"slots": {slots}')
+    parts.append(f'"nonces": {text(nonces)}')
+    entries = ",\n  ".join(entry for _, entry in recent)
+    parts.append(f'"recent": [\n  {entries}\n ]')
+    return "{" + ",\n ".join(parts) + "}\n"

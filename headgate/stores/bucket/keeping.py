@@ -1,0 +1,225 @@
+"""Keeping the ledger small: old entries become a run, old runs a checkpoint.
+
+All of it is done beside the commits, in a thread of its own, from what is fixed already; only the
+next commit names the outcome. Whoever does it too, or dies over it, leaves objects that nobody
+names, and those are deleted after a while.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from headgate.errors import HeadgateError
+from headgate.stores.bucket import rows
+from headgate.stores.bucket.layout import Layout
+from headgate.stores.bucket.ledger import (
+    SEAL_BYTES,
+    SEAL_ENTRIES,
+    Checkpoint,
+    Entry,
+    Manifest,
+    Part,
+    Run,
+    changes_of,
+    new_nonce,
+)
+from headgate.stores.bucket.objects import Lost, Objects
+from headgate.stores.bucket.patience import patiently
+from headgate.stores.bucket.replica import Head, Replica
+
+log = logging.getLogger("headgate.store")
+
+PIECE = 2048
+"""Rows in a part of a checkpoint."""
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+"""With more bytes than these in runs, and more than in the last checkpoint, there is a new one."""
+FORGOTTEN = 3600.0
+"""Seconds after which an object that nobody names is deleted: nobody can be reading it by then,
+nor be about to name it."""
+COLLECT_EVERY = 1800.0
+
+
+class Keeper:
+    def __init__(self, objects: Objects, layout: Layout, replica: Replica) -> None:
+        self._objects = objects
+        self._layout = layout
+        self._replica = replica
+        self._busy = threading.Lock()
+        self._run: Run | None = None
+        self._checkpoint: tuple[Checkpoint | None, Checkpoint] | None = None
+        """The one that was in force when it was made, and the new one."""
+        self._collected = time.monotonic()
+        self._pid = os.getpid()
+
+    # --- to read ------------------------------------------------------------------------------
+
+    def fetch(self, key: str) -> rows.Changes:
+        """The rows of a run. `FileNotFoundError`: the ledger that named it is out of date."""
+        return changes_of(self._body(key))
+
+    def _body(self, key: str) -> bytes:
+        got = patiently(lambda: self._objects.get(key))
+        if got is None:
+            raise FileNotFoundError(key)
+        return got.body
+
+    def load(self, checkpoint: Checkpoint) -> Iterable[rows.Changes]:
+        manifest = self._manifest(checkpoint)
+        with ThreadPoolExecutor(8) as pool:
+            for part in pool.map(self._part, manifest.parts):
+                yield {part.table: rows.Change(put=part.rows)}
+
+    def _manifest(self, checkpoint: Checkpoint) -> Manifest:
+        return msgspec.json.decode(self._body(checkpoint.object), type=Manifest)
+
+    def _part(self, key: str) -> Part:
+        return msgspec.json.decode(self._body(key), type=Part)
+
+    # --- what a commit names ------------------------------------------------------------------
+
+    def outcome(
+        self, head: Head, recent: list[tuple[int, str]]
+    ) -> tuple[list[Run], Checkpoint | None, int]:
+        """The runs and the checkpoint to name from now on, and up to which entry they hold all.
+        What is not of use any more, because others were quicker, is left alone."""
+        runs, checkpoint = list(head.runs), head.checkpoint
+        gathered = max([0 if checkpoint is None else checkpoint.seq, *(run.last for run in runs)])
+        run, made = self._run, self._checkpoint
+        if made is not None and made[0] != checkpoint:
+            # It names parts of one that is in force no more: they may be deleted at any time.
+            made = self._checkpoint = None
+        if run is not None and run.first == gathered + 1 and any(n == run.last for n, _ in recent):
+            runs.append(run)
+            gathered = run.last
+        if made is not None:
+            checkpoint = made[1]
+            runs = [run for run in runs if run.last > checkpoint.seq]
+            gathered = max(gathered, checkpoint.seq)
+        return runs, checkpoint, gathered
+
+    # --- beside the commits -------------------------------------------------------------------
+
+    def look(self, head: Head) -> None:
+        """After a commit: is there anything to gather?"""
+        if self._pid != os.getpid():  # a fork: the thread of its parent is not here
+            self._pid, self._busy = os.getpid(), threading.Lock()
+        if self._run is not None and any(run.object == self._run.object for run in head.runs):
+            self._run = None
+        if self._checkpoint is not None and head.checkpoint == self._checkpoint[1]:
+            self._checkpoint = None
+        if self._busy.acquire(blocking=False):
+            thread = threading.Thread(target=self._keep, name="headgate-keeper", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is ending: somebody else will do it
+                self._busy.release()
+
+    def _keep(self) -> None:
+        try:
+            self._seal()
+            self._make_checkpoint()
+            if time.monotonic() - self._collected > COLLECT_EVERY:
+                self._collected = time.monotonic()
+                self.collect()
+        except (HeadgateError, FileNotFoundError) as error:
+            # Nothing is lost: the ledger grows until somebody can.
+            log.warning("old entries of the ledger could not be gathered: %s", error)
+        finally:
+            self._busy.release()
+
+    def _seal(self) -> None:
+        with self._replica.db.read() as tx:
+            head = self._replica.head(tx.connection)
+            recent = self._replica.recent(tx.connection)
+        if head is None or self._run is not None:
+            return
+        if sum(len(t) for _, t in recent) < SEAL_BYTES and len(recent) < SEAL_ENTRIES:
+            return
+        base = 0 if head.checkpoint is None else head.checkpoint.seq
+        gathered = max([base, *(run.last for run in head.runs)])
+        entries = [msgspec.json.decode(t, type=Entry) for n, t in recent if n > gathered]
+        if not entries:
+            return
+        merged = rows.Merged(self._replica.tables)
+        for entry in entries:
+            if entry.object is not None:
+                merged.add(self.fetch(entry.object))
+            else:
+                merged.add(changes_of(entry.rows))
+        body = msgspec.json.encode(merged.changes())
+        first, last = entries[0].seq, entries[-1].seq
+        key = self._layout.run(first, last, new_nonce())
+        create(self._objects, key, body)
+        self._run = Run(first, last, key, len(body))
+
+    def _make_checkpoint(self) -> None:
+        with self._replica.db.read() as tx:
+            head = self._replica.head(tx.connection)
+            if head is None or self._checkpoint is not None:
+                return
+            old = 0 if head.checkpoint is None else head.checkpoint.bytes
+            if sum(run.bytes for run in head.runs) < max(CHECKPOINT_BYTES, old):
+                return
+            self._checkpoint = head.checkpoint, self._dump(tx.connection, head)
+
+    def _dump(self, connection: sqlite3.Connection, head: Head) -> Checkpoint:
+        # Only parts of the one in force are used again: from their making on they have been named
+        # without a break, so nobody can have taken them for forgotten.
+        known: set[str] = set()
+        if head.checkpoint is not None:
+            known.update(self._manifest(head.checkpoint).parts)
+        keys: list[str] = []
+        size = 0
+        for table in self._replica.tables.values():
+            columns = msgspec.json.encode(list(table.columns)).decode()
+            for piece in rows.dump(connection, table, PIECE):
+                lines = ",\n".join(piece)
+                text = f'{{"table":"{table.name}","columns":{columns},"rows":[\n{lines}]}}'
+                body = text.encode()
+                key = self._layout.part(hashlib.sha256(body).hexdigest()[:40])
+                keys.append(key)
+                size += len(body)
+                if key not in known:
+                    create(self._objects, key, body)
+        key = self._layout.checkpoint(head.seq, new_nonce())
+        create(self._objects, key, msgspec.json.encode(Manifest(head.seq, keys)))
+        return Checkpoint(head.seq, key, size)
+
+    def collect(self, older: float = FORGOTTEN) -> int:
+        """Delete what nobody names any more; how many."""
+        head = self._replica.head()
+        if head is None:
+            return 0
+        named = {run.object for run in head.runs}
+        with self._replica.db.read() as tx:
+            for _, text in self._replica.recent(tx.connection):
+                entry = msgspec.json.decode(text, type=Entry)
+                if entry.object is not None:
+                    named.add(entry.object)
+        if head.checkpoint is not None:
+            named.add(head.checkpoint.object)
+            named.update(self._manifest(head.checkpoint).parts)
+        count = 0
+        for prefix in (self._layout.runs, self._layout.checkpoints, self._layout.parts):
+            for one in self._objects.list(prefix):
+                if one.key not in named and one.age > older:
+                    self._objects.delete(one.key)
+                    count += 1
+        return count
+
+
+def create(objects: Objects, key: str, body: bytes) -> None:
+    """Write an object whose name nobody else gives to another content."""
+    try:
+        patiently(lambda: objects.create(key, body))
+    except Lost:
+        return  # it is there: an answer was lost

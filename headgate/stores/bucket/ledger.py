@@ -1,0 +1,126 @@
+"""The ledger: one small object that says what the store holds, replaced by compare-and-swap.
+
+Whoever replaces it has added one entry: what a few transactions have changed, as rows. The last
+entries stand in the ledger itself; older ones are gathered in objects of their own, the runs, and
+those in a checkpoint. So the ledger stays small, whatever the store holds, and all that it names
+never changes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+
+from headgate.errors import StoreVersion
+from headgate.stores.bucket.rows import Changes
+
+FORMAT = 1
+INLINE = 64 * 1024
+"""An entry with more bytes than these is an object of its own."""
+SEAL_BYTES = 192 * 1024
+SEAL_ENTRIES = 256
+"""With more than these in the ledger itself, the oldest are gathered in a run."""
+NONCES = 512
+"""So many of the last writers' marks are kept, to tell whether a write was carried out."""
+SHOWN_SLOTS = 200
+
+
+class Entry(msgspec.Struct, omit_defaults=True):
+    """What one replacement of the ledger changed."""
+
+    seq: int
+    nonce: str
+    by: str
+    at: float
+    rings: list[str] = msgspec.field(default_factory=list[str])
+    rows: msgspec.Raw = msgspec.Raw(b"{}")
+    """The JSON of `Changes`."""
+    object: str | None = None
+    """Where the rows are, if not here."""
+
+
+class Run(msgspec.Struct):
+    """The entries `first` to `last`, of each row only what became of it in the end."""
+
+    first: int
+    last: int
+    object: str
+    bytes: int
+
+
+class Checkpoint(msgspec.Struct):
+    """All rows as they were after the entry `seq`."""
+
+    seq: int
+    object: str
+    bytes: int
+
+
+class Ledger(msgspec.Struct, omit_defaults=True):
+    format: int
+    id: str
+    """Of this store: one that is made anew in the same place has another."""
+    seq: int
+    at: float
+    nonces: list[str]
+    recent: list[Entry]
+    runs: list[Run] = msgspec.field(default_factory=list[Run])
+    checkpoint: Checkpoint | None = None
+    slots: dict[str, list[dict[str, Any]]] = msgspec.field(
+        default_factory=dict[str, list[dict[str, Any]]]
+    )
+    """Who holds what, for people: nothing reads it."""
+
+
+class Part(msgspec.Struct):
+    """A piece of one table, in a checkpoint."""
+
+    table: str
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+class Manifest(msgspec.Struct):
+    """What a checkpoint consists of."""
+
+    seq: int
+    parts: list[str]
+
+
+class _Format(msgspec.Struct):
+    format: int = 0
+
+
+def new_nonce() -> str:
+    return secrets.token_hex(6)
+
+
+def first(at: float, by: str, rows: str) -> Ledger:
+    """The ledger of a new store, which holds these rows."""
+    nonce = new_nonce()
+    entry = Entry(1, nonce, by, at, rows=msgspec.Raw(rows.encode()))
+    return Ledger(FORMAT, secrets.token_hex(8), 1, at, [nonce], [entry])
+
+
+def changes_of(raw: bytes | msgspec.Raw) -> Changes:
+    return _changes.decode(raw)
+
+
+_decoder = msgspec.json.Decoder(Ledger)
+_changes = msgspec.json.Decoder(Changes)
+
+
+def read(body: bytes, where: str) -> Ledger:
+    try:
+        version = msgspec.json.decode(body, type=_Format).format
+        if version == FORMAT:
+            return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise StoreVersion(f"{where} is not a ledger of Headgate's: {error}") from error
+    raise StoreVersion(
+        f"{where} has format {version}, this Headgate knows {FORMAT}: it was written by a"
+        f" {'newer' if version > FORMAT else 'older'} version;"
+        f" {'upgrade this program' if version > FORMAT else 'run headgate migrate'}"
+    )
