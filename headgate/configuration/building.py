@@ -17,6 +17,7 @@ from headgate.context import Context
 from headgate.errors import HeadgateError
 from headgate.limits import Limit, OneOf
 from headgate.notify import tell_command, tell_webhook
+from headgate.schedules.template import tick_of
 
 LOST = "headgate.run-lost"
 _DELIVERY_RETRIES = 8
@@ -125,6 +126,8 @@ def _declare_notify(app: App, runs: Runs) -> None:
             return
         facts = facts_of("failure", config, None, None, None)
         told: object = json.loads(found.args).get("trigger")
+        if not told and tick_of(found.options) is not None:
+            told = "schedule"
         facts |= {
             "run_id": job,
             "reason": reason,

@@ -216,8 +216,9 @@ def facts_of(
 
 
 def trigger_type(trigger: str) -> str:
-    """What started a run: `schedule`, or `file` where that said what stands behind the colon."""
-    return trigger.partition(":")[0] or "schedule"
+    """What started a run: `schedule`, `file` (what that says of itself stands behind the colon), or
+    `submit` where nobody says anything else."""
+    return trigger.partition(":")[0] or "submit"
 
 
 def read_return_data(directory: Path) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +141,26 @@ def test_a_bad_trigger_is_reported_and_set_aside_and_the_rest_goes_on(stage: Sta
     assert tree.stop() == 0
     assert stage.runs(task="a") == []
     assert not list(folder.glob("*/*.taken"))
+
+
+def test_a_run_is_told_what_started_it(stage: Stage) -> None:
+    stage.write(
+        {
+            "jobs": {
+                "told": {
+                    "command": ["sh", "-c", "echo $TRIGGER_TYPE >> $DATA_DIR/types"],
+                    "schedule": "0 0 1 1 * 0",
+                }
+            }
+        }
+    )
+    tree = stage.start()
+    stage.wait_for(lambda store: store.schedule("told"), why="declared")
+    for count, verb in enumerate((("submit",), ("schedules", "run-now")), 1):
+        command = [sys.executable, "-m", "headgate", "--url", stage.url, *verb, "told"]
+        assert subprocess.run(command, capture_output=True).returncode == 0
+        ended(stage, "told", count)
+    trigger(stage, "told")
+    ended(stage, "told", 3)
+    assert tree.stop() == 0
+    assert (stage.folder / "types").read_text().split() == ["submit", "schedule", "file"]
