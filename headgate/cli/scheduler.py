@@ -62,6 +62,10 @@ def scheduler(
     from headgate.worker.options import WorkerOptions
     from headgate.worker.serve import serve
 
+    for number in ORDERS:
+        # Until somebody listens, such a signal would end us. Nothing is lost by that: whoever
+        # obeys orders reads the configuration after this line.
+        signal.signal(number, signal.SIG_IGN)
     path = Path(file).absolute()
     scheduled = _checked(path, frame.url)
     served = None if groups is None else _served(groups, scheduled)
