@@ -9,12 +9,12 @@ import pytest
 
 def store_url(store: str, folder: Path, *, quick: bool = False) -> str:
     """`sqlite`, `memory`, `postgres`, `postgres-system` (the machine's own version of it),
-    `pgbouncer` or `bucket`. `quick`: for tests in which nothing crashes, commits need not reach the disk."""
+    `pgbouncer` or `bucket-server`. `quick`: for tests in which nothing crashes, commits need not reach the disk."""
     if store == "sqlite":
         return f"sqlite:///{folder}/jobs.db"
     if store == "memory":
         return "sqlite:///:memory:"
-    if store == "bucket":
+    if store == "bucket-server":
         from tests.bucket import server as objects
 
         return objects.shared().fresh(folder)

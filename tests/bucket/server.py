@@ -78,7 +78,7 @@ def _start_moto() -> Server:
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=end_with_parent,
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - nothing but one system call
     )
     server = Server(process, f"http://127.0.0.1:{port}")
     await_bucket(server)

@@ -16,6 +16,7 @@ from headgate.clock import Clock
 from headgate.jobs import Claimed, Failure, Finish, NewJob, Progress
 from headgate.limits import Need, Needs
 from headgate.stores import open_store
+from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import (
     Claim,
     Exchange,
@@ -26,6 +27,7 @@ from headgate.stores.protocol import (
     QueueShare,
     Store,
 )
+from tests.bucket.memory import MemoryObjects
 from tests.stores import has_system_postgres, store_url
 
 
@@ -52,12 +54,13 @@ class HandClock(Clock):
 
 STORES: dict[str, Callable[[Path], str]] = {
     store: functools.partial(store_url, store, quick=True)
-    for store in ("sqlite", "memory", "postgres")
+    for store in ("bucket", "sqlite", "memory", "postgres")
 }
 # The same code by another way, or on another version of the server: a part of the suite each.
 ALSO = {
     "pgbouncer": {"test_life", "test_from_outside", "test_queues"},
     "postgres-system": {"test_slots", "test_turns"},
+    "bucket-server": {"test_slots", "test_queues"},
 }
 
 
@@ -193,13 +196,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("rig", [*sorted(STORES), *also], indirect=True)
 
 
+def _opened(store: str, folder: Path, clock: Clock) -> Store:
+    if store == "bucket":  # in the memory of this process; `bucket-server` is a server
+        return BucketStore(f"s3://tests/all?cache={folder}", clock=clock, objects=MemoryObjects())
+    return open_store(store_url(store, folder, quick=True), clock=clock)
+
+
 @pytest.fixture
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     """A store with a clock in hand. After every test nothing may be left behind: what was
     claimed ends, and then no slot is held, no attempt runs, no job is nowhere."""
     clock = HandClock()
-    store = open_store(store_url(request.param, tmp_path, quick=True), clock=clock)
-    rig = Rig(store, clock)
+    rig = Rig(_opened(request.param, tmp_path, clock), clock)
+    store = rig.store
     yield rig
     for hand in rig.hands:
         hand.end_all()

@@ -227,12 +227,15 @@ class Commits:
 
     @contextmanager
     def looking(self) -> Generator[Transaction]:
-        """What is there now; within a commit, as it has left it so far."""
+        """What is there now; within a transaction, as that sees it."""
+        tx: Transaction | None = getattr(self._local, "tx", None)
+        if tx is not None:
+            yield tx
+            return
         under_way: _Open | None = getattr(self._local, "open", None)
         if under_way is not None:
-            with self._as_current(
-                Transaction(under_way.connection, self._clock, writes=True)
-            ) as tx:
+            tx = Transaction(under_way.connection, self._clock, writes=True)
+            with self._as_current(tx):
                 yield tx
             return
         self.refresh()

@@ -47,8 +47,10 @@ class Table:
         def cell(i: int) -> str:
             column = f"{which}.{self.columns[i]}"
             if self.kinds[i] == "REAL":  # JSON functions keep 15 digits; times need them all
-                return f"coalesce(printf('%!.17g', {column}), 'null')"
-            return f"json_quote(hex({column}))" if self.kinds[i] == "BLOB" else _quoted(column)
+                return f"CASE WHEN {column} IS NULL THEN 'null' ELSE printf('%!.17g', {column}) END"
+            if self.kinds[i] == "BLOB":
+                return f"CASE WHEN {column} IS NULL THEN 'null' ELSE json_quote(hex({column})) END"
+            return f"json_quote({column})"
 
         return "'[' || " + " || ',' || ".join(map(cell, columns)) + " || ']'"
 
@@ -58,10 +60,6 @@ class Table:
     def gone_sql(self) -> str:
         wanted = " AND ".join(f"{self.columns[i]} = ?" for i in self.key)
         return f"DELETE FROM {self.name} WHERE {wanted}"
-
-
-def _quoted(column: str) -> str:
-    return f"json_quote({column})"
 
 
 def tables(connection: sqlite3.Connection) -> dict[str, Table]:

@@ -30,6 +30,7 @@ from headgate.stores.protocol import (
     Exchanged,
     NewWorker,
     Registration,
+    Why,
     WorkerRecord,
 )
 from headgate.stores.relational import finishing, registry
@@ -124,6 +125,7 @@ class BucketStore(EmbeddedStore):
     pause_schedule = _whole(EmbeddedStore.pause_schedule)
     cancel = _whole(EmbeddedStore.cancel)
     retry = _whole(EmbeddedStore.retry)
+    relocate = _whole(EmbeddedStore.relocate)
     doctor = _whole(EmbeddedStore.doctor)
     sweep = _whole(EmbeddedStore.sweep)
 
@@ -162,6 +164,18 @@ class BucketStore(EmbeddedStore):
             ends = leases.ends(tx)
             found = registry.records(tx, self._alive)
         return [replace(worker, lease_ends=ends.get(worker.id)) for worker in found]
+
+    def why(self, id: str) -> Why:
+        with self._read() as tx:
+            ends = leases.ends(tx)
+            why = super().why(id)
+        holders = tuple(
+            slot
+            if slot.lease_ends is not None or slot.worker_id is None
+            else replace(slot, lease_ends=ends.get(slot.worker_id))
+            for slot in why.holders
+        )
+        return replace(why, holders=holders)
 
     # --- round trips ----------------------------------------------------------------------------
 
