@@ -38,6 +38,7 @@ class Root(click.Group):
         "scheduler": ("headgate.cli.scheduler:scheduler", "Run the jobs of a configuration."),
         "config": ("headgate.cli.configcheck:config", "Check a configuration of jobs."),
         "import": ("headgate.cli.imports:imports", "Make a headgate.toml of a crontab or dsari."),
+        "dashboard": ("headgate.cli.dashboard:dashboard", "Serve the pages, API and metrics."),
         "demo": ("headgate.cli.demo:demo", "See limits hold while a worker is killed."),
         "migrate": ("headgate.cli.migrate:migrate", "Make or upgrade the tables of PostgreSQL."),
         "doctor": ("headgate.cli.doctor:doctor", "Check the store and the configuration."),

@@ -1,0 +1,184 @@
+"""Who may come in, and what they may do: tokens, users, sessions and a brake on guessing."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headgate.errors import ConfigError
+
+Role = Literal["view", "operate"]
+ROLES: tuple[Role, ...] = ("view", "operate")
+
+SESSION = 12 * 3600.0
+SHORTEST_TOKEN = 16
+SHORTEST_PASSWORD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Somebody who was let in."""
+
+    name: str
+    role: Role
+    by: Literal["nobody", "session", "token", "password"]
+    """How: `nobody` asked, or by what. Browsers send sessions and passwords by themselves, so
+    these do not show that a person wanted what is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    password: str = field(repr=False)
+    role: Role = "view"
+
+
+class Access:
+    """The tokens and users that are let in; without any, whoever can reach it is.
+
+    >>> Access(tokens={"a-token-of-your-own-making": "operate"}).required
+    True
+    """
+
+    def __init__(
+        self,
+        tokens: Mapping[str, Role] | None = None,
+        users: Mapping[str, User] | None = None,
+    ) -> None:
+        self._tokens: dict[str, Role] = dict(tokens or {})
+        self._users: dict[str, User] = dict(users or {})
+        for token, role in self._tokens.items():
+            _check_role(role)
+            if len(token) < SHORTEST_TOKEN or not (token.isascii() and token.isprintable()):
+                raise ConfigError(
+                    f"a token of the dashboard needs at least {SHORTEST_TOKEN} printable ASCII"
+                    " characters: make one with `openssl rand -hex 24`"
+                )
+        for name, user in self._users.items():
+            _check_role(user.role)
+            if not name or ":" in name or not name.isprintable():
+                raise ConfigError(f"user name {name!r}: it must be printable, without ':'")
+            if len(user.password) < SHORTEST_PASSWORD:
+                raise ConfigError(
+                    f"the password of {name!r} is shorter than {SHORTEST_PASSWORD} characters"
+                )
+        self._key = self._derive()
+
+    @property
+    def required(self) -> bool:
+        return bool(self._tokens or self._users)
+
+    @property
+    def has_users(self) -> bool:
+        return bool(self._users)
+
+    def _derive(self) -> bytes:
+        """The key of sessions: the same in every process with these credentials, and another when
+        one of them changes. Slow to try, so that who may only look cannot guess from a session of
+        their own what others may log in with."""
+        if not self.required:
+            return secrets.token_bytes(32)
+        told = repr((sorted(self._tokens.items()), sorted(self._users.items(), key=str)))
+        parts = [*self._tokens, *(user.password for user in self._users.values())]
+        secret = "\0".join([told, *sorted(parts)]).encode()
+        return hashlib.scrypt(secret, salt=b"headgate dashboard", n=2**14, r=8, p=1, dklen=32)
+
+    # --- credentials -----------------------------------------------------------------------
+
+    def by_token(self, given: str) -> Visitor | None:
+        found: Visitor | None = None
+        # All of them are compared, so that time does not tell which came near.
+        for token, role in self._tokens.items():
+            if hmac.compare_digest(token.encode(), given.encode("utf-8", "replace")):
+                found = Visitor(f"token ({role})", role, "token")
+        return found
+
+    def by_password(self, name: str, password: str) -> Visitor | None:
+        found: Visitor | None = None
+        given = f"{name}:{password}".encode("utf-8", "replace")
+        for known, user in self._users.items():
+            if hmac.compare_digest(f"{known}:{user.password}".encode(), given):
+                found = Visitor(known, user.role, "password")
+        return found
+
+    def by_header(self, header: str) -> Visitor | None:
+        """What an `Authorization` header says."""
+        kind, _, rest = header.partition(" ")
+        if kind.lower() == "bearer":
+            return self.by_token(rest.strip())
+        if kind.lower() == "basic":
+            try:
+                name, _, password = base64.b64decode(rest, validate=True).decode().partition(":")
+            except (binascii.Error, UnicodeDecodeError, ValueError):
+                return None
+            # A token may stand as the password of any name: scrapers often know no other way.
+            return self.by_password(name, password) or self._token_as_password(password)
+        return None
+
+    def _token_as_password(self, password: str) -> Visitor | None:
+        found = self.by_token(password)
+        return None if found is None else Visitor(found.name, found.role, "password")
+
+    # --- sessions ----------------------------------------------------------------------------
+
+    def open_session(self, visitor: Visitor) -> str:
+        told = f"{int(time.time() + SESSION)}.{visitor.role}.{visitor.name}"
+        text = base64.urlsafe_b64encode(told.encode()).decode()
+        return f"{text}.{self.sign('session', text)}"
+
+    def by_session(self, cookie: str) -> Visitor | None:
+        text, _, signature = cookie.partition(".")
+        if not hmac.compare_digest(self.sign("session", text), signature):
+            return None
+        ends, role, name = base64.urlsafe_b64decode(text).decode().split(".", 2)
+        if float(ends) < time.time() or role not in ROLES:
+            return None
+        return Visitor(name, role, "session")
+
+    def sign(self, purpose: str, text: str) -> str:
+        told = f"{purpose}\0{text}".encode("utf-8", "replace")
+        return hmac.new(self._key, told, hashlib.sha256).hexdigest()
+
+
+def _check_role(role: str) -> None:
+    if role not in ROLES:
+        raise ConfigError(f"{role!r} is no role of the dashboard: view or operate")
+
+
+class Throttle:
+    """So many wrong credentials from one address within a minute, then none are looked at."""
+
+    PERIOD = 60.0
+    FAILURES = 8
+    ADDRESSES = 5000
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def wait(self, address: str) -> float:
+        """Seconds for which credentials from there are not looked at; 0: they are."""
+        with self._lock:
+            times = self._failures.get(address)
+            if times is None:
+                return 0.0
+            now = time.monotonic()
+            while times and times[0] <= now - self.PERIOD:
+                times.popleft()
+            return times[0] + self.PERIOD - now if len(times) >= self.FAILURES else 0.0
+
+    def failed(self, address: str) -> None:
+        with self._lock:
+            times = self._failures.setdefault(address, deque(maxlen=self.FAILURES))
+            self._failures.move_to_end(address)
+            times.append(time.monotonic())
+            while len(self._failures) > self.ADDRESSES:
+                self._failures.popitem(last=False)
