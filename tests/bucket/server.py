@@ -6,12 +6,16 @@ import atexit
 import ctypes
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import botocore.session
@@ -45,13 +49,69 @@ class Server:
             self.process.kill()
 
 
+class SeaweedFS(Server):
+    """A real server, which keeps on disk what it has answered: it may be killed and started again
+    (about 15 s), and is where it was."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="headgate-seaweedfs-"))
+        # Its parts talk to each other by ports of their own, all of which can be in use.
+        self._ports = {
+            option: free_port()
+            for option in (
+                "master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
+                "filer.port", "filer.port.grpc", "s3.port", "s3.port.grpc",
+            )
+        }  # fmt: skip
+        super().__init__(self._run(), f"http://127.0.0.1:{self._ports['s3.port']}")
+        await_bucket(self)
+
+    def _run(self) -> subprocess.Popen[bytes]:
+        ports = [f"-{option}={port}" for option, port in self._ports.items()]
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [  # fmt: skip
+                    str(Path(sys.executable).with_name("weed")),
+                    "server",
+                    f"-dir={self.folder}",
+                    "-ip=127.0.0.1",
+                    "-ip.bind=127.0.0.1",
+                    "-filer",
+                    "-s3",
+                    "-iam=false",
+                    *ports,
+                    "-s3.port.iceberg=0",
+                    "-s3.port.lance=0",
+                    "-volume.max=20",
+                    "-master.volumeSizeLimitMB=64",
+                    "-master.telemetry=false",
+                ],
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - nothing but one system call
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def start(self) -> None:
+        """Again, after `kill`; it may take a while to answer."""
+        self.process = self._run()
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 def credentials() -> None:
     """For servers that believe everybody."""
     os.environ.setdefault("AWS_ACCESS_KEY_ID", "tests")
     os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "tests")
 
 
-def client(endpoint: str) -> object:
+def client(endpoint: str) -> Any:
     credentials()
     return botocore.session.Session().create_client(
         "s3", endpoint_url=endpoint, region_name="us-east-1"
@@ -64,6 +124,16 @@ def shared() -> Server:
         server = _shared["moto"] = _start_moto()
         atexit.register(server.close)
     return _shared["moto"]
+
+
+def real() -> SeaweedFS:
+    """SeaweedFS, one for each process that runs tests which need it."""
+    if "seaweedfs" not in _shared:
+        server = _shared["seaweedfs"] = SeaweedFS()
+        atexit.register(server.close)
+    server = _shared["seaweedfs"]
+    assert isinstance(server, SeaweedFS)
+    return server
 
 
 def free_port() -> int:
@@ -86,11 +156,14 @@ def _start_moto() -> Server:
 
 
 def await_bucket(server: Server) -> None:
-    """Until the server answers, and holds the bucket."""
+    """Until the server answers, holds the bucket, and takes what is put there."""
     deadline = time.monotonic() + START_SECONDS
+    asked = client(server.endpoint)
     while True:
         try:
-            client(server.endpoint).create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
+            with suppress(asked.exceptions.BucketAlreadyOwnedByYou):
+                asked.create_bucket(Bucket=BUCKET)
+            asked.put_object(Bucket=BUCKET, Key="started", Body=b"")
         except Exception:
             if time.monotonic() > deadline or server.process.poll() is not None:
                 raise
