@@ -8,6 +8,7 @@ nothing of it does: the copy is brought up to date, and the transaction tried ag
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -39,10 +40,10 @@ from headgate.stores.bucket.ledger import (
     new_nonce,
     read,
 )
-from headgate.stores.bucket.objects import UNCHANGED, Got, Lost, Objects
+from headgate.stores.bucket.objects import UNCHANGED, Got, Lost, Objects, Trouble
 from headgate.stores.bucket.patience import patiently
 from headgate.stores.bucket.replica import Head, Replica
-from headgate.stores.sqlite.database import Transaction
+from headgate.stores.sqlite.database import Transaction, translate
 
 T = TypeVar("T")
 log = logging.getLogger("headgate.store")
@@ -92,7 +93,9 @@ class Commits:
         self.keeper = Keeper(objects, layout, replica)
         self._clock = clock
         self._ring = ring
-        self._by = f"{socket.gethostname()}:{replica.folder.name}"
+        # Machines that share a host, as containers may, have copies of their own.
+        place = hashlib.sha256(str(replica.folder.resolve()).encode()).hexdigest()[:8]
+        self._by = f"{socket.gethostname()}:{place}"
         self._local = threading.local()
         self._fresh()
 
@@ -181,7 +184,12 @@ class Commits:
                 return True
             kept = self._write(connection, head, changes, under_way.rings)
             if kept:
-                connection.execute("COMMIT")
+                try:
+                    self.replica.set_head(connection, kept)
+                    connection.execute("COMMIT")
+                except sqlite3.Error as error:
+                    # It has been carried out, whatever becomes of the copy: that catches up.
+                    log.warning("%s: the copy in %s: %s", self.where, self.replica.folder, error)
         if kept:
             for bell in under_way.rings:
                 self._ring(bell)
@@ -207,7 +215,10 @@ class Commits:
         tx = Transaction(under_way.connection, self._clock, writes=True)
         tx.now = max(tx.now, under_way.floor)
         with self._as_current(tx):
-            yield tx
+            try:
+                yield tx
+            except sqlite3.Error as error:
+                raise translate(error, self.where) from error
         under_way.rings |= tx.rings
 
     def current(self) -> Transaction:
@@ -266,16 +277,14 @@ class Commits:
         slots = _slots(connection) if '"slots":{' in changes else head.slots
         nonces = [*head.nonces[-NONCES + 1 :], nonce]
         body = _body(head.id, seq, at, nonces, recent, runs, checkpoint, slots)
+        self.replica.set_recent(connection, [(seq, text)], gathered)
         began = time.monotonic()
         etag = self._put(body.encode(), head.etag, nonce)
         self._wrote_at = time.monotonic()
         self._trip += (self._wrote_at - began - self._trip) / 8
         if etag is None:
             return None
-        kept = Head(head.id, seq, etag, at, nonces, runs, checkpoint, slots)
-        self.replica.set_head(connection, kept)
-        self.replica.set_recent(connection, [(seq, text)], gathered)
-        return kept
+        return Head(head.id, seq, etag, at, nonces, runs, checkpoint, slots)
 
     def _put(self, body: bytes, known: str, nonce: str) -> str | None:
         """The new etag, empty when others have written since; None: we were too late.
@@ -292,6 +301,10 @@ class Commits:
                 got = self.objects.get(self.layout.ledger)
                 if got is None:
                     raise StoreUnavailable(f"{self.where}: the ledger was deleted") from None
+                if got.etag == known:
+                    # A conflict (409) with a write that has not been carried out yet, and may be
+                    # one of ours of which we heard nothing. Only the same write again tells.
+                    raise Trouble(f"{self.where}: a conflict with another write") from None
                 if nonce not in read(got.body, self.where).nonces:
                     return None
                 return got.etag if got.body == body else ""
@@ -317,6 +330,7 @@ class Commits:
             self._ended = mine
 
     def _follow(self) -> None:
+        missing: tuple[str, str] | None = None
         while True:
             head = self.replica.head()
             got = self._get(None if head is None else head.etag)
@@ -330,7 +344,13 @@ class Commits:
                 rings, since = self.replica.follow(
                     ledger, got.etag, self.keeper.fetch, self.keeper.load
                 )
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if missing == (got.etag, str(error)):
+                    raise StoreUnavailable(
+                        f"{self.where}: the object {error}, which the ledger names, is missing;"
+                        " put it back"
+                    ) from error
+                missing = got.etag, str(error)
                 continue  # gathered meanwhile: the ledger names other objects by now
             if any(e.by != self._by for e in ledger.recent if e.seq > since):
                 self._foreign_at = time.monotonic()
@@ -350,7 +370,8 @@ class Commits:
         if head is not None:
             raise StoreUnavailable(
                 f"{self.where}: the ledger {self.layout.ledger} was deleted while it was in use;"
-                " put it back, or restart the workers to begin with an empty store"
+                f" put it back, or stop the workers and delete {self.replica.folder} (and the like"
+                " on other machines) to begin with an empty store"
             )
         with self.replica.turn(recorded=False) as connection:
             table = self.replica.tables["counters"]

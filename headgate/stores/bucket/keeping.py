@@ -97,7 +97,10 @@ class Keeper:
         if made is not None and made[0] != checkpoint:
             # It names parts of one that is in force no more: they may be deleted at any time.
             made = self._checkpoint = None
-        if run is not None and run.first == gathered + 1 and any(n == run.last for n, _ in recent):
+        if run is not None and run.first != gathered + 1:
+            # Others were quicker, or a checkpoint was: what it holds is gathered already.
+            run = self._run = None
+        if run is not None and any(n == run.last for n, _ in recent):
             runs.append(run)
             gathered = run.last
         if made is not None:
@@ -219,7 +222,15 @@ class Keeper:
 
 def create(objects: Objects, key: str, body: bytes) -> None:
     """Write an object whose name nobody else gives to another content."""
-    try:
-        patiently(lambda: objects.create(key, body))
-    except Lost:
-        return  # it is there: an answer was lost
+
+
+    def write() -> None:
+        try:
+            objects.create(key, body)
+        except Lost:
+            # It is there, an answer was lost; or the server is still at an earlier try of ours
+            # (409), which may fail yet: nobody may name it before it is there.
+            if objects.get(key) is None:
+                raise Trouble(f"{key} was not written, for another write of it") from None
+
+    patiently(write)
