@@ -32,7 +32,7 @@ from headgate.stores.bucket.ledger import (
     changes_of,
     new_nonce,
 )
-from headgate.stores.bucket.objects import Lost, Objects
+from headgate.stores.bucket.objects import Lost, Objects, Trouble
 from headgate.stores.bucket.patience import patiently
 from headgate.stores.bucket.replica import Head, Replica
 
@@ -222,7 +222,6 @@ class Keeper:
 
 def create(objects: Objects, key: str, body: bytes) -> None:
     """Write an object whose name nobody else gives to another content."""
-
 
     def write() -> None:
         try:
