@@ -20,7 +20,7 @@ TOLD_AFTER = 3
 """A request that fails so many times is worth a word."""
 
 
-def patiently(request: Callable[[], T], patience: float = PATIENCE) -> T:
+def patiently(request: Callable[[], T]) -> T:
     """With growing, scattered pauses, so that those who were told to slow down do."""
     began, pause, doubt, failures = time.monotonic(), 0.05, False, 0
     while True:
@@ -29,7 +29,7 @@ def patiently(request: Callable[[], T], patience: float = PATIENCE) -> T:
         except Trouble as trouble:
             doubt = doubt or trouble.maybe
             failures += 1
-            if time.monotonic() - began > patience:
+            if time.monotonic() - began > PATIENCE:
                 if doubt:
                     raise StoreInDoubt(f"{trouble}; it may have been carried out") from trouble
                 raise

@@ -198,7 +198,9 @@ class BucketStore(EmbeddedStore):
             return answer
 
         try:
-            done = self._commits.run(once, verify=False)
+            # After one in doubt it matters what the ledger says, though nothing is asked for: what
+            # was granted then would else be held by this worker for ever, and known to nobody.
+            done = self._commits.run(once, verify=exchange.worker in self._unheard)
         except StoreInDoubt:
             if answer is not None and answer.claimed:
                 self._unheard[exchange.worker] = answer.claimed
