@@ -340,9 +340,11 @@ class Commits:
                 self._found(head)
                 continue
             ledger = read(got.body, self.where)
+            # Read after we had a later one: somebody put an older version back.
+            back = head is not None and head.id == ledger.id and ledger.seq < head.seq
             try:
                 rings, since = self.replica.follow(
-                    ledger, got.etag, self.keeper.fetch, self.keeper.load
+                    ledger, got.etag, self.keeper.fetch, self.keeper.load, back
                 )
             except FileNotFoundError as error:
                 if missing == (got.etag, str(error)):

@@ -58,8 +58,8 @@ class Objects(Protocol):
     def list(self, prefix: str) -> Iterator[Listed]: ...
 
     def offset(self) -> float:
-        """What must be added to this machine's clock to agree with the server's; 0 while it
-        agrees as far as one can tell."""
+        """What must be added to this machine's clock (`steady`) to agree with the server's; 0
+        while it agrees as far as one can tell."""
         ...
 
     def requests(self) -> dict[str, int]:

@@ -55,6 +55,16 @@ class Head:
 
 def folder_of(address: Address) -> Path:
     """Where the copy is: below the folder for temporary files, which is this machine's own."""
+    try:
+        return _made(address)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{address.shown}: no place for this machine's copy of the jobs: {error}; name a folder"
+            " that you may write to (…?cache=/a/folder)"
+        ) from error
+
+
+def _made(address: Address) -> Path:
     if address.cache is not None:
         folder = Path(address.cache) / address.digest
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,12 +96,21 @@ class Replica:
         self._writer: sqlite3.Connection | None = None
         self._applier: sqlite3.Connection | None = None
         self._pid = os.getpid()
+        try:
+            self._prepare()
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"{error}. It is only this machine's copy: when no process uses it, delete the"
+                f" folder {folder}, and it is made anew from the bucket"
+            ) from error
+        with self.db.read() as tx:
+            self.tables = rows.tables(tx.connection)
+
+    def _prepare(self) -> None:
         migrate(self.db)
         with self.db.write() as tx:
             for statement in TABLES:
                 tx.run(statement)
-        with self.db.read() as tx:
-            self.tables = rows.tables(tx.connection)
 
     def close(self) -> None:
         with self._guard:
@@ -187,18 +206,21 @@ class Replica:
         etag: str,
         fetch: Callable[[str], rows.Changes],
         load: Callable[[Checkpoint], Iterable[rows.Changes]],
+        anew: bool = False,
     ) -> tuple[set[str], int]:
         """Bring the copy to where this ledger is; what is to be rung here, and from which entry
-        on it went."""
+        on it went. `anew`: forget what it holds."""
         with self.turn(recorded=False) as connection:
             head = self.head(connection)
-            if head is not None and head.id == ledger.id and head.seq >= ledger.seq:
+            if head is not None and (anew or not _one_history(head, ledger)):
+                head = None  # the copy is of something else: it is made anew
+            if head is not None and head.seq >= ledger.seq:
                 if head.seq == ledger.seq and head.etag != etag:
                     # Only what it names changed, not what it says.
                     self._adopt(connection, ledger, etag)
                     connection.execute("COMMIT")
                 return set(), head.seq  # another process was here first
-            since = -1 if head is None or head.id != ledger.id else head.seq
+            since = -1 if head is None else head.seq
             rings = self._apply(connection, ledger, since, fetch, load)
             self._adopt(connection, ledger, etag)
             connection.execute("COMMIT")
@@ -254,6 +276,18 @@ class Replica:
         )  # fmt: skip
         connection.execute("DELETE FROM _recent")
         self.set_recent(connection, ((entry.seq, entry_text(entry)) for entry in ledger.recent), 0)
+
+
+def _one_history(head: Head, ledger: Ledger) -> bool:
+    """Did the one become the other? Not if there is another store in its place, nor if the ledger
+    was set back to an older version of itself: then others have gone on from there."""
+    if head.id != ledger.id:
+        return False
+    if ledger.seq <= head.seq:
+        older, newer, apart = ledger.nonces, head.nonces, head.seq - ledger.seq
+    else:
+        older, newer, apart = head.nonces, ledger.nonces, ledger.seq - head.seq
+    return apart >= len(newer) or older[-1] in newer
 
 
 def entry_text(entry: Entry) -> str:

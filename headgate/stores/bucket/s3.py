@@ -10,7 +10,6 @@ import email.utils
 import functools
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -28,6 +27,7 @@ from botocore.exceptions import (
 )
 
 from headgate.errors import ConfigError, StoreUnavailable
+from headgate.stores.bucket.clock import steady
 from headgate.stores.bucket.objects import UNCHANGED, Got, Listed, Lost, Trouble
 from headgate.stores.bucket.url import Address
 
@@ -47,10 +47,14 @@ class S3:
         self._counts: Counter[str] = Counter()
         self._skew = (float("-inf"), float("inf"))
         self._guard = threading.Lock()
+        self._guarded_in = os.getpid()
         self._pid = 0
         self._client: Any = None
 
     def _connected(self) -> Any:
+        if self._guarded_in != os.getpid():
+            # A fork: a thread of the parent's may have held this, and is not here to let it go.
+            self._guard, self._guarded_in = threading.Lock(), os.getpid()
         with self._guard:
             if self._pid != os.getpid():  # a fork must not share its parent's connections
                 self._client, self._pid = self._connect(), os.getpid()
@@ -130,7 +134,7 @@ class S3:
                 page = self._send("list", asked)
             except ClientError as error:
                 raise self._translated(error) from error
-            now = time.time() + self.offset()
+            now = steady() + self.offset()
             for one in page.get("Contents", ()):
                 yield Listed(one["Key"], now - one["LastModified"].timestamp())
             if not page.get("IsTruncated"):
@@ -138,10 +142,15 @@ class S3:
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _call(self, operation: str, **parameters: Any) -> Any:
-        sent = time.time()
         method = getattr(self._connected(), operation)
-        answer = method(Bucket=self._address.bucket, **parameters)
-        self._see_clock(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), sent, time.time())
+        sent = steady()
+        try:
+            answer = method(Bucket=self._address.bucket, **parameters)
+        except ClientError as error:
+            # A refusal tells the time too, as does "not modified": often the first we hear.
+            self._see_clock(error.response, sent)
+            raise
+        self._see_clock(answer, sent)
         return answer
 
     def _send(self, kind: str, request: Callable[[], T]) -> T:
@@ -170,6 +179,10 @@ class S3:
             return StoreUnavailable(
                 f"{shown}: there is no bucket {self._address.bucket!r}; create it first"
             )
+        if code == "RequestTimeTooSkewed":
+            return StoreUnavailable(
+                f"{shown}: refused ({code}); set this machine's clock, which is far off"
+            )
         if status in (401, 403):
             return StoreUnavailable(
                 f"{shown}: refused ({code}); the credentials must allow to get, put, delete and"
@@ -177,13 +190,19 @@ class S3:
             )
         if status in (429, 503) or code == "SlowDown":
             return Trouble(f"{shown} asks to slow down ({code})")
+        if code in ("RequestTimeout", "IncompleteBody", "BadDigest"):
+            return Trouble(f"{shown} did not get the whole request ({code})")
+        if code in ("ExpiredToken", "InvalidToken", "TokenRefreshRequired"):
+            return StoreUnavailable(f"{shown}: refused ({code}); the credentials must be renewed")
         if status >= 500:
             return Trouble(f"{shown}: the server failed ({status} {code})", maybe=writing)
         return StoreUnavailable(f"{shown}: {status} {code}")
 
     # --- the clock ----------------------------------------------------------------------------
 
-    def _see_clock(self, date: str | None, sent: float, received: float) -> None:
+    def _see_clock(self, answer: Any, sent: float) -> None:
+        received = steady()
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         if date is None:
             return
         try:
