@@ -18,7 +18,7 @@ def stop(_signal: int, _frame: object) -> None:
 
 
 @click.command()
-@click.option("--store", type=click.Choice(("sqlite", "postgres")), default="sqlite")
+@click.option("--store", type=click.Choice(("sqlite", "postgres", "bucket")), default="sqlite")
 @click.option("--scale", type=float, default=1.0, help="Below 1: smaller, to try it out.")
 @click.option("--minutes", type=float, default=1 / 3, help="How long a horizon is pinned.")
 @click.argument("scenarios", nargs=-1)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +91,7 @@ class Fleet:
 
 
 def running(url: str, store: Store) -> int:
-    if url.startswith("sqlite:"):
+    if not url.startswith("postgres"):
         return sum(worker.running for worker in store.workers())
     with direct(url) as connection:
         row = connection.execute("SELECT count(*) FROM headgate.running").fetchone()
@@ -107,9 +107,10 @@ def workers(
     count: int = 1,
     held: bool = False,
     env: Mapping[str, str] | None = None,
+    urls: Sequence[str] = (),
 ) -> Generator[Fleet]:
     """`count` times `headgate worker`, ready when this gives the fleet. `held`: they begin
-    with `go`."""
+    with `go`. `urls`: what the same store is called by each of them in turn."""
     traces = Traces(folder)
     traces.clear()
     store = open_store(url)
@@ -117,12 +118,19 @@ def workers(
         store.pause_queue("default", True, by="bench", reason="until all workers are there")
     known = {worker.id for worker in store.workers()}
     each = int(options[options.index("--processes") + 1]) if "--processes" in options else 1
-    environ = {**os.environ, "HEADGATE_URL": url, FOLDER: str(folder), **(env or {})}
+    environ = {**os.environ, FOLDER: str(folder), **(env or {})}
+    named = [urls[i % len(urls)] if urls else url for i in range(count)]
     command = [sys.executable, "-m", "headgate", "worker", "bench.tasks:app", *options]
     log = (folder / "workers.log").open("ab")
     processes = [
-        subprocess.Popen(command, cwd=ROOT, env=environ, stderr=log, start_new_session=True)
-        for _ in range(count)
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**environ, "HEADGATE_URL": name},
+            stderr=log,
+            start_new_session=True,
+        )
+        for name in named
     ]
     fleet = Fleet(store, url, traces, processes)
     try:

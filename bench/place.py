@@ -89,7 +89,7 @@ def serving(which: str, more: dict[str, str] | None = None) -> Generator[Server]
 @contextmanager
 def opened(kind: str, scale: float = 1.0, minutes: float = 1 / 3) -> Generator[Place]:
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
-        if kind == "sqlite":
+        if kind != "postgres":
             yield Place(Path(folder), None, scale, minutes)
             return
         which = os.environ.get("HEADGATE_BENCH_PG", "bundled")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bench import claim_cost, drain, horizon, limits, newcomer, pickup, short_jobs, slots
+from bench import bucket, claim_cost, drain, horizon, limits, newcomer, pickup, short_jobs, slots
 from bench.place import Place
 
 Scenario = Callable[[Place], Mapping[str, float]]
@@ -21,9 +21,13 @@ SCENARIOS: dict[str, Scenario] = {
     "pickup": pickup.run,
     "slots": slots.run,
     "pinned-horizon": horizon.run,
+    "bucket": bucket.run,
 }
-ONLY_POSTGRES = frozenset(("pinned-horizon",))
+ONLY = {"pinned-horizon": "postgres", "bucket": "bucket"}
+"""Scenarios of one store; the bucket has no others."""
 
 
 def names(store: str) -> list[str]:
-    return [name for name in SCENARIOS if store == "postgres" or name not in ONLY_POSTGRES]
+    if store == "bucket":
+        return ["bucket"]
+    return [name for name in SCENARIOS if ONLY.get(name, store) == store]

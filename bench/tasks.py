@@ -63,6 +63,13 @@ async def brief(seconds: float) -> None:
     own().span(0, began, now())
 
 
+@app.task(max_concurrent=16)
+async def tenth(seconds: float) -> None:
+    """A job of some length under a limit of 16."""
+    await asyncio.sleep(seconds)
+    own().count(LIMITED)
+
+
 @app.task(limits=[shared], fair_by="tenant_id")
 async def brief_of(tenant_id: int, seconds: float) -> None:
     """The same for a tenant, all of whom share one limit."""

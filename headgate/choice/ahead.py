@@ -19,8 +19,6 @@ from functools import lru_cache
 from headgate.limits import Need, Needs
 from headgate.stores.protocol import Claim
 
-AHEAD = 0.1
-"""Seconds of work that may be reserved behind each slot."""
 SHORTEST = 0.0001
 
 
@@ -97,7 +95,7 @@ class Ahead:
 
     def granted(self, chain: str, task: str) -> None:
         """A slot was granted in this claim: whoever else waits, this much may follow."""
-        self._fresh[chain] += AHEAD if task in self._claim.ahead else 0.0
+        self._fresh[chain] += self._claim.ahead_work if task in self._claim.ahead else 0.0
 
     def found_waiting(self, group: str, chains: Iterable[str]) -> None:
         """A lane waits for this group; it could go on in one of these chains, if in any."""
@@ -120,7 +118,8 @@ class Ahead:
         now = self._claim.chains.get(chain)
         held = 0.0
         if now is not None:
-            held = (0.0 if self._others_wait(chain) else AHEAD * now.places) - now.waiting
+            work = self._claim.ahead_work * now.places
+            held = (0.0 if self._others_wait(chain) else work) - now.waiting
         return held + self._fresh[chain] - self._spent[chain]
 
     def spend(self, chain: str, turn: str, jobs: int, seconds: float) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from headgate.jobs import Claimed
 from headgate.stores.protocol import Chain, Passed
-from headgate.worker.pace import SHORT, Pace
+from headgate.worker.pace import Pace
 
 LONGEST_WAIT = 0.5
 """Seconds after which a reserved job that has not started is given back."""
@@ -281,7 +281,7 @@ class Chains:
         """What a claim says of each chain that has `places`, or something waiting."""
         short = self.pace.short
         seconds = {
-            chain: sum(short.get(claimed.task, SHORT) for claimed, _ in pool.waiting)
+            chain: sum(short.get(claimed.task, self.pace.bound) for claimed, _ in pool.waiting)
             for chain, pool in self._pools.items()
         }
         return {

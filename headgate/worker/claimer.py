@@ -93,6 +93,7 @@ class Claimer:
         self._failures = 0
         self.runner: Runner | None = None
         self.chains = Chains(self._give_back, note_ahead, self._loop.time)
+        self.chains.pace.bound = self.store.capabilities.ahead
         self._settler = Settler(self.store, worker, self.chains, self.wake)
         self.outbox = Outbox(self.chains)
         self._accepting = True
@@ -281,6 +282,7 @@ class Claimer:
             served=self._served,
             ahead=dict(self.chains.pace.short),
             ahead_room=ahead_room,
+            ahead_work=self.store.capabilities.ahead,
             ahead_keyed=max(0, _AHEAD_KEYED * self._concurrency - self.chains.keyed),
             chains=self.chains.describe(places),
             fresh=self._news,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-SHORT = 0.1
-"""Seconds that a task may take at most, as a rule, for its jobs to be reserved ahead."""
+from headgate.stores.protocol.claims import AHEAD
+
 ENOUGH = 10
 """Measurements without which nothing is known about a task."""
 _MEASURED = 100
@@ -22,7 +22,9 @@ class Pace:
     {'resize': 0.002}
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bound: float = AHEAD) -> None:
+        self.bound = bound
+        """Seconds that a task may take at most, as a rule, for its jobs to be reserved ahead."""
         self.short: dict[str, float] = {}
         """The 95th percentile of each task's last attempts, for short tasks only."""
         self._last: dict[str, deque[float]] = {}
@@ -42,7 +44,7 @@ class Pace:
 
     def _reckon(self, task: str, times: deque[float]) -> None:
         usual = sorted(times)[(len(times) * 95 - 1) // 100]
-        if usual <= SHORT:
+        if usual <= self.bound:
             self.short[task] = usual
         else:
             self.short.pop(task, None)

@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headgate.jobs import Claimed
 from headgate.stores.protocol import Passed
+from headgate.stores.protocol.claims import AHEAD
 from headgate.worker.chains import LONGEST_WAIT, Chains, Hold, Sent
-from headgate.worker.pace import ENOUGH, SHORT, Pace
+from headgate.worker.pace import ENOUGH, Pace
 
 LIMIT = 3
 
@@ -302,7 +303,7 @@ def test_only_what_is_known_to_be_short_is_short() -> None:
     pace.note("quick", 0.002)
     assert pace.short == {"quick": 0.002}
     for _ in range(200):
-        pace.note("slow", SHORT * 1.1)
+        pace.note("slow", AHEAD * 1.1)
     assert set(pace.short) == {"quick"}
     for n in range(160):
         pace.note("quick", 0.5 if n % 10 == 0 else 0.001)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from headgate.claim import ClaimState
 from headgate.jobs import Claimed, Finish, Progress, Refusal
 
+AHEAD = 0.1
+"""Seconds of work that may be reserved behind each slot, as a rule."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
@@ -69,6 +72,8 @@ class Claim:
     other, without a round trip in between."""
     ahead_room: int = 0
     """How many more jobs may be reserved ahead."""
+    ahead_work: float = AHEAD
+    """Seconds of work that may be reserved behind each slot."""
     ahead_keyed: int | None = None
     """How many of those may belong to a key; None: all."""
     chains: Mapping[str, Chain] = field(default_factory=dict[str, Chain])

@@ -18,7 +18,7 @@ from headgate.jobs import (
     Unrouted,
 )
 from headgate.stores.protocol.catalogue import Publication, TaskSpec
-from headgate.stores.protocol.claims import Exchange, Exchanged
+from headgate.stores.protocol.claims import AHEAD, Exchange, Exchanged
 from headgate.stores.protocol.limits import LimitChange, LimitRecord, SlotRecord, SlotRequest, Words
 from headgate.stores.protocol.looking import EventRecord, QueueRecord, Sweep, Trouble, Why
 from headgate.stores.protocol.outputs import Output, OutputRecord
@@ -47,6 +47,9 @@ class Capabilities:
     """A submit may go through a connection of the caller's, into its transaction."""
     compacts: bool = False
     """Workers must call `compact` now and then."""
+    ahead: float = AHEAD
+    """Seconds of work that a worker may reserve behind each slot it holds: more where a round trip
+    takes longer."""
 
 
 class Bell(Protocol):
