@@ -177,7 +177,7 @@ def test_a_configuration_that_cannot_be_used_is_told_whole_at_the_start(stage: S
     stage.write({"jobs": {"a": {"command": 5}, "b": {"command": "x", "schedule": "nonsense"}}})
     tree = stage.start()
     assert tree.wait() == 2
-    assert "jobs.a.command: must be a list of texts" in tree.output()
+    assert "jobs.a.command: must be a list of a program" in tree.output()
     assert "jobs.b.schedule: 'nonsense' has 1 fields" in tree.output()
 
 
