@@ -27,6 +27,7 @@ import msgspec
 from headgate.clock import Clock
 from headgate.errors import StoreUnavailable
 from headgate.stores.bucket import rows
+from headgate.stores.bucket.bodies import Bodies
 from headgate.stores.bucket.keeping import Keeper, create
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.ledger import (
@@ -74,6 +75,14 @@ class _Open:
     rings: set[str] = field(default_factory=set[str])
 
 
+class BucketTransaction(Transaction):
+    __slots__ = ("bodies",)
+    bodies: Bodies
+
+    def whole(self, text: str) -> str:
+        return self.bodies.whole(text)
+
+
 class Commits:
     """The one way to the bucket; any thread may use it."""
 
@@ -90,7 +99,8 @@ class Commits:
         self.layout = layout
         self.replica = replica
         self.where = where
-        self.keeper = Keeper(objects, layout, replica)
+        self.bodies = Bodies(objects, layout, where)
+        self.keeper = Keeper(objects, layout, replica, self.bodies, self._fence)
         self._clock = clock
         self._ring = ring
         # Machines that share a host, as containers may, have copies of their own.
@@ -177,6 +187,7 @@ class Commits:
                     self._try(work, connection)
             finally:
                 self._local.open = None
+            self.bodies.move_out(connection)
             changes, count = rows.collect(connection)
             if not count:
                 if any(work.verify for work in works):
@@ -212,7 +223,8 @@ class Commits:
         under_way: _Open | None = getattr(self._local, "open", None)
         if under_way is None:
             raise RuntimeError("a transaction on the bucket runs within Commits.run")
-        tx = Transaction(under_way.connection, self._clock, writes=True)
+        tx = BucketTransaction(under_way.connection, self._clock, writes=True)
+        tx.bodies = self.bodies
         tx.now = max(tx.now, under_way.floor)
         with self._as_current(tx):
             try:
@@ -310,6 +322,18 @@ class Commits:
                 return got.etag if got.body == body else ""
 
         return patiently(replace)
+
+    def _fence(self) -> None:
+        """Replace the ledger. Who decided before this what to name must decide again."""
+
+        def note() -> None:
+            with self.transaction() as tx:
+                tx.run(
+                    "INSERT OR REPLACE INTO counters (name, value) VALUES ('collected', ?)",
+                    (int(tx.now),),
+                )
+
+        self.run(note)
 
     # --- to read ------------------------------------------------------------------------------
 

@@ -13,13 +13,15 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from headgate.clock import Clock
 from headgate.errors import HeadgateError
 from headgate.stores.bucket import rows
+from headgate.stores.bucket.bodies import FRESH, Bodies
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.ledger import (
     SEAL_BYTES,
@@ -32,7 +34,7 @@ from headgate.stores.bucket.ledger import (
     changes_of,
     new_nonce,
 )
-from headgate.stores.bucket.objects import Lost, Objects, Trouble
+from headgate.stores.bucket.objects import Listed, Lost, Objects, Trouble
 from headgate.stores.bucket.patience import patiently
 from headgate.stores.bucket.replica import Head, Replica
 
@@ -49,7 +51,20 @@ COLLECT_EVERY = 1800.0
 
 
 class Keeper:
-    def __init__(self, objects: Objects, layout: Layout, replica: Replica) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        layout: Layout,
+        replica: Replica,
+        bodies: Bodies,
+        fence: Callable[[], None],
+    ) -> None:
+        self._bodies = bodies
+        self._fence = fence
+        """Replace the ledger, so that who decided before what to name must decide again."""
+        self._clock = Clock()
+        self._made_at = float("-inf")
+        """When the run and the checkpoint were begun, the older of them."""
         self._objects = objects
         self._layout = layout
         self._replica = replica
@@ -93,6 +108,9 @@ class Keeper:
         What is not of use any more, because others were quicker, is left alone."""
         runs, checkpoint = list(head.runs), head.checkpoint
         gathered = max([0 if checkpoint is None else checkpoint.seq, *(run.last for run in runs)])
+        if self._clock.boot() - self._made_at > FRESH:
+            # Nobody named them for long, so others may take them for forgotten.
+            self._run = self._checkpoint = None
         run, made = self._run, self._checkpoint
         if made is not None and made[0] != checkpoint:
             # It names parts of one that is in force no more: they may be deleted at any time.
@@ -132,7 +150,8 @@ class Keeper:
             self._make_checkpoint()
             if time.monotonic() - self._collected > COLLECT_EVERY:
                 self._collected = time.monotonic()
-                self.collect()
+                if not self._others_collected():
+                    self.collect()
         except (HeadgateError, FileNotFoundError) as error:
             # Nothing is lost: the ledger grows until somebody can.
             log.warning("old entries of the ledger could not be gathered: %s", error)
@@ -152,6 +171,7 @@ class Keeper:
         entries = [msgspec.json.decode(t, type=Entry) for n, t in recent if n > gathered]
         if not entries:
             return
+        self._begin()
         merged = rows.Merged(self._replica.tables)
         for entry in entries:
             if entry.object is not None:
@@ -164,6 +184,10 @@ class Keeper:
         create(self._objects, key, body)
         self._run = Run(first, last, key, len(body))
 
+    def _begin(self) -> None:
+        if self._run is None and self._checkpoint is None:
+            self._made_at = self._clock.boot()
+
     def _make_checkpoint(self) -> None:
         with self._replica.db.read() as tx:
             head = self._replica.head(tx.connection)
@@ -172,14 +196,16 @@ class Keeper:
             old = 0 if head.checkpoint is None else head.checkpoint.bytes
             if sum(run.bytes for run in head.runs) < max(CHECKPOINT_BYTES, old):
                 return
+            self._begin()
             self._checkpoint = head.checkpoint, self._dump(tx.connection, head)
 
     def _dump(self, connection: sqlite3.Connection, head: Head) -> Checkpoint:
         # Only parts of the one in force are used again: from their making on they have been named
         # without a break, so nobody can have taken them for forgotten.
-        known: set[str] = set()
+        known: dict[str, str] = {}
         if head.checkpoint is not None:
-            known.update(self._manifest(head.checkpoint).parts)
+            parts = self._manifest(head.checkpoint).parts
+            known.update((self._layout.digest_of(key), key) for key in parts)
         keys: list[str] = []
         size = 0
         for table in self._replica.tables.values():
@@ -188,36 +214,70 @@ class Keeper:
                 lines = ",\n".join(piece)
                 text = f'{{"table":"{table.name}","columns":{columns},"rows":[\n{lines}]}}'
                 body = text.encode()
-                key = self._layout.part(hashlib.sha256(body).hexdigest()[:40])
+                digest = hashlib.sha256(body).hexdigest()[:40]
+                key = known.get(digest)
+                if key is None:
+                    # By a name that nobody ever used: one of the same content from some older
+                    # checkpoint may be there, and about to be deleted.
+                    key = self._layout.part(f"{digest}-{new_nonce()}")
+                    create(self._objects, key, body)
                 keys.append(key)
                 size += len(body)
-                if key not in known:
-                    create(self._objects, key, body)
         key = self._layout.checkpoint(head.seq, new_nonce())
         create(self._objects, key, msgspec.json.encode(Manifest(head.seq, keys)))
         return Checkpoint(head.seq, key, size)
 
+    def _others_collected(self) -> bool:
+        with self._replica.db.read() as tx:
+            at = tx.value("SELECT value FROM counters WHERE name = 'collected'")
+            return at is not None and 0 <= tx.now - at < COLLECT_EVERY / 2
+
     def collect(self, older: float = FORGOTTEN) -> int:
         """Delete what nobody names any more; how many."""
-        head = self._replica.head()
-        if head is None:
+        old = [one.key for one in self.stored() if one.age > older]
+        if not old:
             return 0
-        named = {run.object for run in head.runs}
-        with self._replica.db.read() as tx:
-            for _, text in self._replica.recent(tx.connection):
-                entry = msgspec.json.decode(text, type=Entry)
-                if entry.object is not None:
-                    named.add(entry.object)
-        if head.checkpoint is not None:
+        # Somebody may have been about to name one of them when we listed it, and have stood still
+        # ever since. Its write is refused from here on, as the ledger is another one; when it
+        # decides again, it sees that what it made is not fresh, and makes it anew. Who was quicker
+        # than this is seen by what we read next.
+        self._fence()
+        named = self.named()
+        gone = [key for key in old if key not in named]
+        for key in gone:
+            self._objects.delete(key)
+        return len(gone)
+
+    def stored(self) -> list[Listed]:
+        """All objects but the ledger."""
+        layout = self._layout
+        kinds = layout.runs, layout.checkpoints, layout.parts, layout.bodies
+        return [one for prefix in kinds for one in self._objects.list(prefix)]
+
+    def named(self) -> set[str]:
+        """What the ledger and the jobs name, as of this machine's copy."""
+        while True:
+            with self._replica.db.read() as tx:
+                head = self._replica.head(tx.connection)
+                recent = self._replica.recent(tx.connection)
+                named = self._bodies.named(tx.connection)
+            entries = [msgspec.json.decode(text, type=Entry) for _, text in recent]
+            named.update(entry.object for entry in entries if entry.object is not None)
+            if head is None:
+                return named
+            named.update(run.object for run in head.runs)
+            if head.checkpoint is None:
+                return named
             named.add(head.checkpoint.object)
-            named.update(self._manifest(head.checkpoint).parts)
-        count = 0
-        for prefix in (self._layout.runs, self._layout.checkpoints, self._layout.parts):
-            for one in self._objects.list(prefix):
-                if one.key not in named and one.age > older:
-                    self._objects.delete(one.key)
-                    count += 1
-        return count
+            try:
+                named.update(self._manifest(head.checkpoint).parts)
+            except FileNotFoundError:
+                # There is a newer one already: its parts are what counts.
+                after = self._replica.head()
+                if after is None or after.checkpoint == head.checkpoint:
+                    raise
+                continue
+            return named
 
 
 def create(objects: Objects, key: str, body: bytes) -> None:

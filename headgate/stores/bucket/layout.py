@@ -42,8 +42,12 @@ class Layout:
     def checkpoint(self, seq: int, nonce: str) -> str:
         return f"{self.checkpoints}{seq:012}-{nonce}.json"
 
-    def part(self, digest: str) -> str:
-        return f"{self.parts}{digest}.json"
+    def part(self, name: str) -> str:
+        return f"{self.parts}{name}.json"
 
-    def body(self, digest: str) -> str:
-        return f"{self.bodies}{digest}.txt"
+    def digest_of(self, part: str) -> str:
+        """Of its content, as its name tells it."""
+        return part.removeprefix(self.parts).partition("-")[0]
+
+    def body(self, name: str) -> str:
+        return f"{self.bodies}{name}.txt"

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 from headgate.claim import ClaimState
 from headgate.clock import Clock
-from headgate.errors import StoreInDoubt
-from headgate.jobs import Claimed, Finish
+from headgate.errors import StoreUnavailable
+from headgate.jobs import Claimed, Finish, JobFilter, JobRecord, NewJob, State, Submitted, Unrouted
 from headgate.stores.bucket import leases, probe
 from headgate.stores.bucket.clock import BucketClock
 from headgate.stores.bucket.commits import Commits
@@ -28,12 +28,19 @@ from headgate.stores.protocol import (
     Capabilities,
     Exchange,
     Exchanged,
+    JobPage,
     NewWorker,
+    Output,
+    OutputRecord,
     Registration,
+    Ticking,
+    TickRecord,
+    Trouble,
     Why,
     WorkerRecord,
 )
 from headgate.stores.relational import finishing, registry
+from headgate.stores.relational.store import check_chunk
 from headgate.stores.relational.transaction import Row
 from headgate.stores.sqlite.bell import Bells
 from headgate.stores.sqlite.database import BUSY_TIMEOUT, Transaction
@@ -73,6 +80,7 @@ class BucketStore(EmbeddedStore):
         self._commits = Commits(
             self._objects, layout, self._replica, self._clock, self._bells.ring, self.url
         )
+        self._bodies = self._commits.bodies
         super().__init__(leases.Leases(self._commits.current))
         self._poller = Poller(folder, self._commits.look, address.poll)
         self._unheard: dict[str, tuple[Claimed, ...]] = {}
@@ -103,7 +111,7 @@ class BucketStore(EmbeddedStore):
         return self._commits.run(lambda: EmbeddedStore._do(self, work))
 
     publish = _whole(EmbeddedStore.publish)
-    submit = _whole(EmbeddedStore.submit)
+    _submit = _whole(EmbeddedStore.submit)
     route = _whole(EmbeddedStore.route)
     mark = _whole(EmbeddedStore.mark)
     extend = _whole(EmbeddedStore.extend)
@@ -111,7 +119,7 @@ class BucketStore(EmbeddedStore):
     retake_groups = _whole(EmbeddedStore.retake_groups)
     overdue = _whole(EmbeddedStore.overdue)
     over_ran = _whole(EmbeddedStore.over_ran)
-    put_output = _whole(EmbeddedStore.put_output)
+    _put_output = _whole(EmbeddedStore.put_output)
     prune = _whole(EmbeddedStore.prune)
     take_slot = _whole(EmbeddedStore.take_slot)
     drop_slot = _whole(EmbeddedStore.drop_slot)
@@ -120,14 +128,85 @@ class BucketStore(EmbeddedStore):
     change_limits = _whole(EmbeddedStore.change_limits)
     pause_queue = _whole(EmbeddedStore.pause_queue)
     declare_schedules = _whole(EmbeddedStore.declare_schedules)
-    tick = _whole(EmbeddedStore.tick)
-    run_now = _whole(EmbeddedStore.run_now)
+    _tick = _whole(EmbeddedStore.tick)
+    _run_now = _whole(EmbeddedStore.run_now)
     pause_schedule = _whole(EmbeddedStore.pause_schedule)
-    cancel = _whole(EmbeddedStore.cancel)
-    retry = _whole(EmbeddedStore.retry)
-    relocate = _whole(EmbeddedStore.relocate)
-    doctor = _whole(EmbeddedStore.doctor)
+    _cancel = _whole(EmbeddedStore.cancel)
+    _retry = _whole(EmbeddedStore.retry)
+    _relocate = _whole(EmbeddedStore.relocate)
+    _doctor = _whole(EmbeddedStore.doctor)
     sweep = _whole(EmbeddedStore.sweep)
+
+    # --- large texts ------------------------------------------------------------------------------
+
+    def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        check_chunk(jobs)
+        self._bodies.ahead(job.args for job in jobs)
+        return self._submit(jobs)
+
+    def put_output(self, told: Sequence[Output]) -> frozenset[int]:
+        self._bodies.ahead(piece.data for output in told for piece in output.pieces)
+        return self._put_output(told)
+
+    def tick(self, tickings: Sequence[Ticking]) -> list[TickRecord]:
+        self._bodies.ahead(tick.job.args for one in tickings for tick in one.ticks if tick.job)
+        return self._tick(tickings)
+
+    def run_now(self, name: str, job: NewJob, by: str = "") -> TickRecord:
+        self._bodies.ahead([job.args])
+        return self._run_now(name, job, by)
+
+    def unrouted(self, tasks: frozenset[str], limit: int = 100) -> list[Unrouted]:
+        return self._bodies.unrouted(super().unrouted(tasks, limit))
+
+    def job(self, id: str) -> JobRecord | None:
+        found = super().job(id)
+        return None if found is None else self._bodies.records([found], strict=True)[0]
+
+    def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
+        return self._bodies.records(super().find(filter, limit, after))
+
+    def browse(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
+        page = super().browse(filter, limit, after)
+        return replace(page, jobs=tuple(self._bodies.records(page.jobs)))
+
+    def latest(self, task: str, state: State, look: int = 10_000) -> JobRecord | None:
+        found = super().latest(task, state, look)
+        return None if found is None else self._bodies.records([found])[0]
+
+    def output(
+        self, id: str, after: tuple[int, int] = (0, -1), limit: int = 100
+    ) -> list[OutputRecord]:
+        return self._bodies.outputs(super().output(id, after, limit))
+
+    def cancel(self, id: str, by: str = "", reason: str = "") -> JobRecord:
+        return self._bodies.records([self._cancel(id, by, reason)])[0]
+
+    def retry(self, id: str, by: str = "") -> JobRecord:
+        return self._bodies.records([self._retry(id, by)])[0]
+
+    def relocate(
+        self, id: str, *, queue: str | None = None, priority: int | None = None, by: str = ""
+    ) -> JobRecord:
+        moved = self._relocate(id, queue=queue, priority=priority, by=by)
+        return self._bodies.records([moved])[0]
+
+    def doctor(self, repair: bool = False) -> list[Trouble]:
+        return [*self._doctor(repair), *self._missing()]
+
+    def _missing(self) -> list[Trouble]:
+        with self._read() as tx:
+            needed = self._bodies.needed(tx.connection)
+        if not needed:
+            return []
+        there = {one.key for one in self._objects.list(self._commits.layout.bodies)}
+        gone = {(job, key) for job, key in needed if key not in there}
+        if gone:
+            # It may have been pruned, and cleaned up, since we looked.
+            with self._read() as tx:
+                gone &= self._bodies.needed(tx.connection)
+        told = "job {} needs the object {}, which was deleted: put it back, or cancel the job"
+        return [Trouble("missing body", told.format(*one)) for one in sorted(gone)]
 
     # --- workers --------------------------------------------------------------------------------
 
@@ -175,11 +254,12 @@ class BucketStore(EmbeddedStore):
             else replace(slot, lease_ends=ends.get(slot.worker_id))
             for slot in why.holders
         )
-        return replace(why, holders=holders)
+        return replace(why, job=self._bodies.records([why.job])[0], holders=holders)
 
     # --- round trips ----------------------------------------------------------------------------
 
     def exchange(self, exchange: Exchange) -> Exchanged:
+        self._bodies.ahead(finish.result for finish in exchange.finishes)
         state = None if exchange.claim is None else exchange.claim.state
         before = copy.deepcopy(state)
         answer: Exchanged | None = None
@@ -201,7 +281,9 @@ class BucketStore(EmbeddedStore):
             # After one in doubt it matters what the ledger says, though nothing is asked for: what
             # was granted then would else be held by this worker for ever, and known to nobody.
             done = self._commits.run(once, verify=exchange.worker in self._unheard)
-        except StoreInDoubt:
+            done = replace(done, claimed=self._bodies.claimed(done.claimed))
+        except StoreUnavailable:
+            # Not told what it was granted, or not the arguments of it: next time.
             if answer is not None and answer.claimed:
                 self._unheard[exchange.worker] = answer.claimed
             raise

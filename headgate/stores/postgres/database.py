@@ -127,6 +127,10 @@ class Transaction:
 
         submitting.submit_all(self, jobs)
 
+    def whole(self, text: str) -> str:
+        """What this cell says: it is all there."""
+        return text
+
     def ring(self, *what: str) -> None:
         """Ring these bells once the transaction is committed."""
         self.rings.update(what)

@@ -32,7 +32,7 @@ def tell(tx: Transaction, job: int, state: State, reason: str) -> None:
         [
             NewJob(
                 task=spec.on_aborted,
-                args=f'{head[:-1]},"args":{row["args"]}}}',
+                args=f'{head[:-1]},"args":{tx.whole(row["args"])}}}',
                 queue=row["queue"] or spec.queue,  # one that nobody had stamped has none
                 priority=row["priority"],
                 turn=row["turn"],

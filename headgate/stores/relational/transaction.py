@@ -87,6 +87,10 @@ class Transaction(Protocol):
         """Store jobs that follow from what this transaction does."""
         ...
 
+    def whole(self, text: str) -> str:
+        """What this cell says, where long texts are kept elsewhere."""
+        ...
+
     def ring(self, *what: str) -> None:
         """Ring these bells once the transaction is committed."""
         ...
