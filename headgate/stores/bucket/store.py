@@ -50,6 +50,19 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _latest(operation: F) -> F:
+    """An operation that looks before it writes: a copy that others have left behind costs it no
+    write in vain, and what it refuses needs no second look. Two round trips, unless somebody
+    writes between them; one, if it changes nothing."""
+
+    @functools.wraps(operation)
+    def carried_out(self: BucketStore, *args: Any, **kwargs: Any) -> Any:
+        self._commits.refresh()
+        return self._commits.run(lambda: operation(self, *args, **kwargs), verify=False)
+
+    return cast(F, carried_out)
+
+
 def _whole(operation: F) -> F:
     """An operation that writes, as something that is carried out whole, again if need be."""
 
@@ -121,10 +134,10 @@ class BucketStore(EmbeddedStore):
     over_ran = _whole(EmbeddedStore.over_ran)
     _put_output = _whole(EmbeddedStore.put_output)
     prune = _whole(EmbeddedStore.prune)
-    take_slot = _whole(EmbeddedStore.take_slot)
-    drop_slot = _whole(EmbeddedStore.drop_slot)
-    extend_slot = _whole(EmbeddedStore.extend_slot)
-    expire_slots = _whole(EmbeddedStore.expire_slots)
+    take_slot = _latest(EmbeddedStore.take_slot)
+    drop_slot = _latest(EmbeddedStore.drop_slot)
+    extend_slot = _latest(EmbeddedStore.extend_slot)
+    expire_slots = _latest(EmbeddedStore.expire_slots)
     change_limits = _whole(EmbeddedStore.change_limits)
     pause_queue = _whole(EmbeddedStore.pause_queue)
     declare_schedules = _whole(EmbeddedStore.declare_schedules)
