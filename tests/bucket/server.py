@@ -70,7 +70,7 @@ class SeaweedFS(Server):
         ports = [f"-{option}={port}" for option, port in self._ports.items()]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                [  # fmt: skip
+                [
                     str(Path(sys.executable).with_name("weed")),
                     "server",
                     f"-dir={self.folder}",

@@ -190,6 +190,8 @@ class S3:
             )
         if status in (429, 503) or code == "SlowDown":
             return Trouble(f"{shown} asks to slow down ({code})")
+        if status == 409:
+            return Trouble(f"{shown}: a conflict with another request ({code})")
         if code in ("RequestTimeout", "IncompleteBody", "BadDigest"):
             return Trouble(f"{shown} did not get the whole request ({code})")
         if code in ("ExpiredToken", "InvalidToken", "TokenRefreshRequired"):

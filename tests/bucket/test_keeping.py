@@ -1,0 +1,166 @@
+"""The ledger stays small, and nothing is lost on the way from entries to runs to checkpoints."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from headgate.clock import Clock
+from headgate.jobs import Retention
+from headgate.stores.bucket import commits, keeping
+from tests.bucket.machines import LEDGER, Machine, need, opened, same
+from tests.bucket.memory import MemoryObjects
+
+dice = random.Random(4)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs and checkpoints as soon as there is anything to gather."""
+    monkeypatch.setattr(keeping, "SEAL_ENTRIES", 4)
+    monkeypatch.setattr(keeping, "CHECKPOINT_BYTES", 4000)
+    monkeypatch.setattr(keeping, "PIECE", 16)
+    monkeypatch.setattr(commits, "INLINE", 2000)
+
+
+def text(size: int) -> str:
+    return json.dumps([["x" * size], {}])
+
+
+def live(machine: Machine, rounds: int) -> None:
+    """A worker's life: submit, claim, finish, fail, slots, changes of limits."""
+    worker = machine.worker(lease=1e6)
+    for n in range(rounds):
+        machine.add(dice.randrange(1, 12), args=text(dice.randrange(400)))
+        machine.add(2, needs=need("narrow"))
+        claimed = machine.claim(worker, dice.randrange(1, 12))
+        machine.finish(worker, claimed)
+        if n % 5 == 0:
+            machine.prune(Retention(0.0, 0.0, 0.0))
+    machine.unregister(worker)
+
+
+@pytest.mark.usefixtures("small")
+def test_three_machines_hold_the_same(tmp_path: Path) -> None:
+    """One writes, one writes too, a third comes when all is over."""
+    objects = MemoryObjects()
+    with opened(tmp_path, objects, "a", "b") as (a, b):
+        a.limit("narrow", 2)
+        both = [threading.Thread(target=live, args=(machine, 25)) for machine in (a, b)]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+        ledger = a.ledger()
+        assert ledger.checkpoint is not None
+        assert ledger.checkpoint.seq > 40
+        with opened(tmp_path, objects, "c") as (c,):
+            same(a, b, c)
+
+
+@pytest.mark.usefixtures("small")
+def test_one_machine_never_stops_gathering(tmp_path: Path) -> None:
+    """A run that a checkpoint has overtaken is not waited for."""
+    with opened(tmp_path, MemoryObjects(), "a") as (a,):
+        for _ in range(60):
+            a.add(3)
+            a.kept()
+            assert len(a.ledger().recent) <= 8
+            assert len(a.ledger().runs) <= 12
+
+
+@pytest.mark.usefixtures("small")
+def test_who_was_overtaken_gathers_again(tmp_path: Path) -> None:
+    with opened(tmp_path, MemoryObjects(), "a", "b") as (a, b):
+        for _ in range(20):
+            for machine in (a, b):
+                machine.add(1)
+            a.kept()
+            b.kept()
+        for _ in range(20):
+            a.add(1)
+            a.kept()
+            assert len(a.ledger().recent) <= 8
+        for _ in range(20):
+            b.add(1)
+            b.kept()
+            assert len(b.ledger().recent) <= 8
+
+
+@pytest.mark.usefixtures("small")
+def test_what_nobody_named_for_long_is_not_named_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine gathers and then says nothing for hours: others may have deleted the objects."""
+    objects = MemoryObjects()
+    with opened(tmp_path, objects, "a", "b") as (a, b):
+        while a._commits.keeper._run is None:
+            a.add(1)
+            a.kept()
+        later = Clock().boot() + keeping.FORGOTTEN
+        monkeypatch.setattr(Clock, "boot", lambda _: later)
+        b.tables()
+        assert b._commits.keeper.collect(older=-1.0) > 0
+        a.add(1)
+        with opened(tmp_path, objects, "c") as (c,):
+            same(a, b, c)
+
+
+@pytest.mark.usefixtures("small")
+def test_nothing_that_is_named_is_deleted(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    with opened(tmp_path, objects, "a", "b") as (a, b):
+        for n in range(30):
+            a.add(5, args=text(100 * n))  # the later ones are objects of their own
+            b.tables()
+            a.kept()
+            if n % 3 == 0:
+                b._commits.keeper.collect(older=-1.0)
+                # What a has gathered and not named yet would be an hour old by now.
+                a._commits.keeper._made_at = float("-inf")
+        a.add(40, args=text(500))
+        a.kept()
+        deleted = a._commits.keeper.collect(older=-1.0)
+        ledger = a.ledger()
+        assert any(entry.object for entry in ledger.recent)
+        assert deleted + len(objects.held) > 3
+        with opened(tmp_path, objects, "c") as (c,):
+            same(a, b, c)
+        assert a._commits.keeper.collect(older=-1.0) == 0
+        assert a._commits.keeper.collect() == 0, "what is young is left alone"
+
+
+@pytest.mark.usefixtures("small")
+def test_a_forgotten_part_of_the_same_content_is_not_named_again(tmp_path: Path) -> None:
+    """Somebody may have found it forgotten, and be about to delete it."""
+    objects = MemoryObjects()
+    with opened(tmp_path, objects, "a") as (a,):
+        for _ in range(12):
+            a.add(4, args=text(300))
+            a.kept()
+        assert a.ledger().checkpoint is not None
+        keeper = a._commits.keeper
+        head = a._replica.head()
+        assert head is not None
+        with a._replica.db.read() as tx:
+            forgotten = keeper._dump(tx.connection, head)  # nobody ever names it
+            again = keeper._dump(tx.connection, head)
+        named = set(keeper._manifest(a.ledger().checkpoint).parts)
+        first, second = (set(keeper._manifest(one).parts) for one in (forgotten, again))
+        assert first & second <= named
+
+
+def test_a_missing_object_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "INLINE", 100)
+    objects = MemoryObjects()
+    with opened(tmp_path, objects, "a") as (a,):
+        a.add(3)
+        for key in list(objects.held):
+            if key != LEDGER:
+                del objects.held[key]
+        with pytest.raises(commits.StoreUnavailable, match=r"all/runs/.* is missing"):
+            Machine(tmp_path, objects, "c")
