@@ -45,6 +45,9 @@ prove-horizon: $(VENV)/.ready
 prove-exactness: $(VENV)/.ready pgbouncer
 	HEADGATE_PROOF=full $(BIN)/pytest -s tests/exactness tests/conformance $(ARGS)
 
+prove-bucket: $(VENV)/.ready
+	HEADGATE_PROOF=full $(BIN)/pytest -s tests/bucket tests/exactness tests/crash tests/conformance -k bucket $(ARGS)
+
 prove-schedules: $(VENV)/.ready
 	HEADGATE_PROOF=full $(BIN)/pytest -s tests/schedules tests/scheduler tests/configuration $(ARGS)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -171,11 +172,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def fleet(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Fleet]:
-    """After every test: no process, no lock file, no slot, no attempt is left behind."""
     url = store_url(getattr(request, "param", "sqlite"), tmp_path)
+    with opened(url, tmp_path, monkeypatch) as fleet:
+        yield fleet
+
+
+@contextmanager
+def opened(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease: int = 10
+) -> Iterator[Fleet]:
+    """After every test: no process, no lock file, no slot, no attempt is left behind."""
     monkeypatch.setenv("HEADGATE_URL", url)
     # Where leases decide about a death, they need not take half a minute to do so.
-    monkeypatch.setenv("HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS", "10")
+    monkeypatch.setenv("HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS", str(lease))
     monkeypatch.setenv("HEADGATE_TEST_LOG", str(tmp_path / "execution.log"))
     importlib.reload(scene)  # an app of its own for every test: it reads the url once
     app = scene.app
