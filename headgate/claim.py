@@ -376,6 +376,8 @@ class ClaimState:
     """Claims in a row that others were quicker than."""
     opens: float | None = None
     """When the first rate opens that this search met shut, on the clock of its line."""
+    gives_way: str | None = None
+    """The chain of this worker that is to leave a place to somebody who comes before it."""
     view: object = None
     """What the store saw at the end of the last round trip; see `Claim.fresh`."""
 

@@ -12,7 +12,7 @@ gathers units there, or anyone at all who waits for a place in this worker.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
@@ -20,6 +20,8 @@ from headgate.limits import Need, Needs
 from headgate.stores.protocol import Claim
 
 SHORTEST = 0.0001
+MANY_PLACES = 20
+"""So many places in one chain, and one of them can be left to somebody else meanwhile."""
 
 
 def chain_of(queue: str, held: Iterable[tuple[str, int]]) -> str:
@@ -78,10 +80,13 @@ class Ahead:
         self.room = claim.ahead_room
         self._keyed = claim.ahead_room if claim.ahead_keyed is None else claim.ahead_keyed
         self._fresh: defaultdict[str, float] = defaultdict(float)
+        self._granted: Counter[str] = Counter()
         self._spent: defaultdict[str, float] = defaultdict(float)
         self._waiting: defaultdict[str, set[frozenset[str]]] = defaultdict(set)
         """By group, for each lane found waiting for it the chains that it could go on in."""
         self._wanted_elsewhere: set[str] = set()
+        self._most: dict[str, float] = {}
+        """By chain, the seconds that may be reserved in all, as far as they were asked for."""
 
     @property
     def open(self) -> bool:
@@ -93,16 +98,27 @@ class Ahead:
         held = {chain for chain, now in self._claim.chains.items() if now.places}
         return held | set(self._fresh)
 
+    def can_give_way(self) -> str | None:
+        """A chain with so many places that it can leave one to somebody else."""
+        places = Counter({chain: now.places for chain, now in self._claim.chains.items()})
+        places.update(self._granted)
+        chain, most = max(places.items(), key=lambda one: one[1], default=(None, 0))
+        return chain if most >= MANY_PLACES else None
+
     def granted(self, chain: str, task: str) -> None:
         """A slot was granted in this claim: whoever else waits, this much may follow."""
+        self._granted[chain] += 1
         self._fresh[chain] += self._claim.ahead_work if task in self._claim.ahead else 0.0
+        self._most.clear()
 
     def found_waiting(self, group: str, chains: Iterable[str]) -> None:
         """A lane waits for this group; it could go on in one of these chains, if in any."""
         self._waiting[group].add(frozenset(chains))
+        self._most.clear()
 
     def wanted_elsewhere(self, groups: Iterable[str]) -> None:
         self._wanted_elsewhere.update(groups)
+        self._most.clear()
 
     def seconds(self, task: str) -> float | None:
         """How long such a job takes at most as a rule; None: it must not be reserved."""
@@ -115,12 +131,18 @@ class Ahead:
 
     def left(self, chain: str) -> float:
         """Seconds of work that may still be reserved behind the slots of this chain."""
+        most = self._most.get(chain)
+        if most is None:
+            most = self._most[chain] = self._reckon(chain)
+        return most - self._spent[chain]
+
+    def _reckon(self, chain: str) -> float:
         now = self._claim.chains.get(chain)
         held = 0.0
         if now is not None:
             work = self._claim.ahead_work * now.places
             held = (0.0 if self._others_wait(chain) else work) - now.waiting
-        return held + self._fresh[chain] - self._spent[chain]
+        return held + self._fresh[chain]
 
     def spend(self, chain: str, turn: str, jobs: int, seconds: float) -> None:
         """So many were reserved, each of so many seconds."""

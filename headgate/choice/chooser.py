@@ -49,7 +49,7 @@ class Chooser:
         """There may be work left for others: of tasks or queues that this worker does not
         serve, or more than it has room for."""
         self.ahead_over = False
-        """Somebody who waits for a place comes next: nothing more is reserved."""
+        """Somebody who waits for a place comes next, and nothing more is reserved."""
         self.watching = line.boot - claim.state.watched_at >= WATCH_EVERY
         """Is it time to look which lanes do not move?"""
         self._refused: set[str] = set()
@@ -61,6 +61,7 @@ class Chooser:
         """Choose what to take; whether the budget ended before the search did."""
         claim, state = self.claim, self.claim.state
         state.claims += 1
+        state.gives_way = None
         if not state.unfinished:
             state.opens = None
         if claim.ageing is not None and state.claims % AGED_CLAIM_EVERY == 0:
@@ -102,8 +103,7 @@ class Chooser:
 
     def _reserve(self) -> None:
         """What may follow, without a round trip, what runs here: the choice goes on in the same
-        order, until somebody comes who needs a place. The next claim begins with that one: where
-        places are scarce, those who wait for one are not passed by."""
+        order, until somebody comes who needs a place; see `wants_place`."""
         ahead = self.ahead
         chains = ahead.chains
         if not ahead.open or not chains:
@@ -117,6 +117,17 @@ class Chooser:
         self.hops = self.claim.hops  # a second look, at what the first has seen
         self._take_round(ahead=True)
         self._end_scans()
+
+    def wants_place(self, chains: Iterable[str]) -> None:
+        """Somebody comes next who could start if there was a place, or more of them for the
+        `chains` that it could go on in. The next claim begins with it. A chain with many places
+        leaves it one of them, and goes on in the others; where there are few, nobody goes on
+        before it does."""
+        giver = self.ahead.can_give_way()
+        if giver is None or giver in chains:
+            self.ahead_over = True
+        else:
+            self.claim.state.gives_way = giver
 
     def may_start(self, queue: str) -> bool:
         """May more of this queue run, if there are places?"""
@@ -169,6 +180,7 @@ class Chooser:
             for taken in self.taken:
                 rooms[taken.key.queue] -= 1
         shares = [share for share in shares if rooms[share.name] > 0]
+        waits = False
         while left > 0 and shares and self.hops > 0:
             first, given = self._first_queue(shares)
             parts, last, given = share_out(left, [s.weight for s in shares], first, given)
@@ -179,10 +191,12 @@ class Chooser:
                 got = self._take(share.name, wanted, aged=aged, ahead=ahead) if wanted else 0
                 rooms[share.name] -= got
                 left -= got
-                if self.ahead_over:
+                if (self.ahead_over or state.gives_way is not None) and not waits:
+                    waits = True  # the next claim begins with this queue
                     state.queue_cursor, state.queue_given = share.name, 0
+                if self.ahead_over:
                     return
-                if got and i == last:
+                if got and i == last and not waits:
                     state.queue_cursor, state.queue_given = share.name, given
                 if got == wanted and rooms[share.name] > 0:
                     open_shares.append(share)

@@ -60,22 +60,27 @@ class WaitingLane:
         """Take the next jobs to run behind those that this worker runs, if they may."""
         chooser = self.chooser
         plan = chooser.room.plan(self.needs, self.text)
-        seconds = chooser.ahead.seconds(self.task)
-        # A start under a rate is not passed on from job to job: each needs one of its own.
-        if seconds is not None and not chooser.room.rated(need.group for need in self.needs):
+        seconds = self._seconds()
+        if seconds is not None:
             if self._ways is None:
                 self._ways = list(ways(self.key.queue, self.needs))
             places = chooser.ahead.room_for(self.key.turn)
             for chain, needs in self._ways:
                 room = min(wanted, int(chooser.ahead.left(chain) / seconds), places)
-                if room > 0 and chooser.may_go_on(needs, plan):
+                if room > 0 and (not needs or chooser.may_go_on(needs, plan)):
                     return self._reserve_in(chain, needs, room, seconds)
-        # It could start if it had a place: the next place is its own, so nobody goes on
-        # before it does.
         may_start = not isinstance(plan, Block) and chooser.may_start(self.key.queue)
         if may_start and self._head() is not None:
-            chooser.ahead_over = True
+            self.feed.waits = True
+            chooser.wants_place(chain for chain, _ in ways(self.key.queue, self.needs))
         return 0
+
+    def _seconds(self) -> float | None:
+        """How long one takes at most as a rule; None: none of them may be reserved."""
+        # A start under a rate is not passed on from job to job: each needs one of its own.
+        if self.needs and self.chooser.room.rated(need.group for need in self.needs):
+            return None
+        return self.chooser.ahead.seconds(self.task)
 
     def _reserve_in(self, chain: str, needs: Sequence[Need], room: int, seconds: float) -> int:
         picked = tuple(need.group for need in needs[len(self.needs.all) :])
@@ -110,7 +115,9 @@ class WaitingLane:
 
     def _served(self, jobs: int) -> None:
         if jobs:
-            self.feed.scan.rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
+            if not self.feed.waits:
+                rotation = self.feed.scan.rotation
+                rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
             self.chooser.running[self.key.turn] += jobs
 
     def _head(self) -> Row | None:

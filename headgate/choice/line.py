@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from headgate.claim import Grant, Group
@@ -20,8 +19,7 @@ Lines = dict[str, dict[int, list[str]]]
 """What waits at all: queue → priority → bands, each in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaneKey:
+class LaneKey(NamedTuple):
     """Where a lane stands in line."""
 
     queue: str

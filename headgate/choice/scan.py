@@ -115,23 +115,25 @@ class Scan:
             if self.complete and len(self.window) == 1:
                 weight = wanted  # nobody else waits for a turn
             left = min(weight - self.given, wanted - got)
-            if left > 0 and (taken := feed.take(left)):
+            taken = feed.take(left) if left > 0 else 0
+            if taken:
                 got += taken
                 self.given += taken
                 self.progress = True
                 self.rotation.barren_from = None
-            elif self.chooser.ahead_over:
-                # A lane of this turn waits for a place: the next claim begins with it.
+            if feed.waits:
                 self.tried.discard(turn)
+            if self.chooser.ahead_over:
                 break
-            elif self.chooser.hops <= 0 and not feed.exhausted:
+            if taken:
+                continue
+            if self.chooser.hops <= 0 and not feed.exhausted:
                 # The budget ended among the lanes of this turn: the next claim goes on with
                 # it, after the last lane looked at.
                 self.tried.discard(turn)
                 break
-            else:
-                self.line.popleft()
-                self.given = 0
+            self.line.popleft()
+            self.given = 0
         return got
 
     def _weight(self, turn: str) -> int:
@@ -256,32 +258,34 @@ class Feed:
         self.turn = turn
         self.ahead = ahead
         self.exhausted = False
+        self.waits = False
+        """A lane of it waits for a place: the next claim begins with that one."""
         self._fresh = self._lanes()
         self._open: deque[WaitingLane] = deque()
 
     def take(self, wanted: int) -> int:
-        """A job of the lane whose turn it is; of the only lane there is, all that are wanted.
-        How many there were."""
-        chooser = self.scan.chooser
-        while chooser.hops > 0 and (lane := next(self._fresh, None)) is not None:
+        """So many, round the lanes, one of each at a time. How many there were."""
+        chooser, got = self.scan.chooser, 0
+        while got < wanted and chooser.hops > 0 and (lane := next(self._fresh, None)) is not None:
             if lane.take(1):
                 self._open.append(lane)
-                return 1
+                got += 1
+                continue
             if chooser.ahead_over:
-                return 0  # it comes first next time: the lane before it was served last
-            if chooser.hops <= 0:
+                return got
+            if chooser.hops <= 0 and not self.waits:
                 # The budget ends here, and the next claim goes on with the lane after this one.
                 # Otherwise it begins after the one served last: a look at lanes that are all
                 # shut by a full group must not carry it once round, to the same ones again.
                 self.scan.rotation.remember_lane(self.turn, lane.key.band, lane.key.lane)
-        each = wanted if len(self._open) == 1 and chooser.hops > 0 else 1
-        while self._open:
+        while got < wanted and self._open and not chooser.ahead_over:
             lane = self._open.popleft()
-            if taken := lane.take(each):
+            only = not self._open and chooser.hops > 0
+            if taken := lane.take(wanted - got if only else 1):
                 self._open.append(lane)
-                return taken
-        self.exhausted = chooser.hops > 0
-        return 0
+                got += taken
+        self.exhausted = chooser.hops > 0 and not self._open
+        return got
 
     def _lanes(self) -> Iterator[WaitingLane]:
         """Every lane of the turn once, beginning after the one served last."""

@@ -161,6 +161,9 @@ class Chains:
         """In order of their start. Other threads may ask whether a token is in it."""
         self.low: set[str] = set()
         """Chains of which something ended and little or nothing is left to follow."""
+        self.gives_way: str | None = None
+        """The chain of which one attempt is to end without a follower: somebody who comes before
+        it waits for the place."""
         self._pools: dict[str, _Pool] = {}
         self._users: dict[str, int] = {}
         """By chain, the attempts that run."""
@@ -188,6 +191,11 @@ class Chains:
         chain = hold.chain
         hold.user = None
         users = self._users[chain] = self._users[chain] - 1
+        if chain == self.gives_way and users:
+            # Its slots are not kept for what is on its way here either, or that would take the
+            # place. The others of the chain go on: there is no hurry to ask for more.
+            self.gives_way = None
+            return None
         if passes and not hold.lost:
             follower = self._follow(hold)
             if follower is not None:

@@ -369,6 +369,7 @@ class Claimer:
             self.runner.stop(token, "stale", "the attempt is no longer the running one")
         if answer.recall or answer.dead:
             self.chains.give_all_back("recalled")
+        self.chains.gives_way, self._state.gives_way = self._state.gives_way, None
         for token, reason in answer.cancels:
             if self.chains.remove(token):
                 self._left = None if self._left is None else self._left + 1

@@ -158,6 +158,22 @@ def test_kinds_that_have_places_go_on_side_by_side(rig: Rig) -> None:
     assert Counter(c.task for c in behind) == {"task": 3, "other": 3}
 
 
+def test_of_many_places_one_is_left_to_who_waits_for_it(rig: Rig) -> None:
+    rig.declare(api=5)
+    rig.submit(400)
+    hand = rig.hand()
+    first, behind = parts(ask(hand, room=40, ahead_room=50).claimed)
+    assert (len(first), len(behind), hand.state.gives_way) == (40, 50, None)
+    rig.submit(3, task="other", needs=need("api"))
+    got = ask(hand, room=0, ahead_room=50)
+    assert [c.reserved for c in got.claimed] == [True] * 50, "the others go on"
+    assert hand.state.gives_way == first[0].chain
+    (other,), behind = parts(ask(hand, room=1, ahead_room=9, finishes=done(first[0])).claimed)
+    assert other.task == "other"
+    assert {c.task for c in behind} == {"task", "other"}
+    assert hand.state.gives_way is None
+
+
 @pytest.mark.parametrize("places", [1, 2])
 def test_nobody_starves_where_places_are_scarce(rig: Rig, places: int) -> None:
     rig.declare(api=1, tenant=5)

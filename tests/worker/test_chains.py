@@ -90,6 +90,10 @@ class Machine(RuleBasedStateMachine):
 
     # --- the worker -------------------------------------------------------------------------
 
+    @rule()
+    def give_way(self) -> None:
+        self.chains.gives_way = "c"
+
     @precondition(lambda self: self.running)
     @rule(data=st.data(), passes=st.sampled_from([True] * 7 + [False]))
     def end(self, data: st.DataObject, passes: bool) -> None:

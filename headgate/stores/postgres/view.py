@@ -162,13 +162,15 @@ class Order:
         self._numbers: dict[LaneKey, int] = {}
         self.jobs: list[int] = []
 
-    def number(self, key: LaneKey, place: int) -> int:
-        """The lane's, which is noted with its place when it comes up for the first time."""
-        number = self._numbers.get(key)
-        if number is None:
-            self.lanes.append(key)
-            self.places.append(place)
-            number = self._numbers[key] = len(self.lanes)
+    def number(self, key: LaneKey) -> int | None:
+        """The lane's, if it is noted."""
+        return self._numbers.get(key)
+
+    def note(self, key: LaneKey, place: int) -> int:
+        """A lane comes up for the first time, and stands there."""
+        self.lanes.append(key)
+        self.places.append(place)
+        number = self._numbers[key] = len(self.lanes)
         return number
 
 
@@ -191,8 +193,6 @@ class ViewLine:
         self.now = self.boot = view.seen.now
         self.lines = view.lines
         self.order = Order()
-        self._taking: LaneKey | None = None
-        self._number = 0
 
     # --- the line -----------------------------------------------------------------------------
 
@@ -285,11 +285,11 @@ class ViewLine:
         return rows[0] if rows else None
 
     def take(self, key: LaneKey, row: Row, plan: Sequence[Need], *, reserved: bool) -> None:
-        if key is not self._taking:  # most follow one of the same lane
+        number = self.order.number(key)
+        if number is None:
             lane = self._lane(key)
-            place = row["place"] if lane is None else lane.place
-            self._taking, self._number = key, self.order.number(key, place)
-        self.order.jobs.append(-self._number if reserved else self._number)
+            number = self.order.note(key, row["place"] if lane is None else lane.place)
+        self.order.jobs.append(-number if reserved else number)
 
     def expire(self, key: LaneKey, row: Row) -> None:
         raise AssertionError("what has expired is found when it is taken")
