@@ -80,21 +80,31 @@ class Fleet:
         """Let the workers, who wait, begin."""
         self.store.pause_queue("default", False, by="bench")
 
-    def _drain(self) -> Drain:
-        return Drain(self.traces, self.processes, lambda: running(self.url, self.store) == 0)
+    def _drain(self, only: str = "") -> Drain:
+        return Drain(self.traces, self.processes, lambda: running(self.url, self.store, only) == 0)
 
     def wait(self, reached: Callable[[], bool], what: str, every: float = 0.005) -> None:
         self._drain().wait(reached, what, every)
 
-    def drained(self, which: tuple[int, ...], jobs: int) -> float:
-        return self._drain().rate(which, jobs)
+    def drained(self, which: tuple[int, ...], jobs: int, only: str = "") -> float:
+        return self._drain(only).rate(which, jobs)
+
+    def cpu_seconds(self) -> float:
+        """What all processes of the workers have used so far."""
+        return cpu_seconds([pid for process in self.processes for pid in family(process.pid)])
 
 
-def running(url: str, store: Store) -> int:
+def running(url: str, store: Store, only: str = "") -> int:
+    """What runs, as far as the store knows; `only`: of tasks whose names begin so, where a store
+    tells them apart."""
     if not url.startswith("postgres"):
         return sum(worker.running for worker in store.workers())
     with direct(url) as connection:
-        row = connection.execute("SELECT count(*) FROM headgate.running").fetchone()
+        row = connection.execute(
+            "SELECT count(*) FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job"
+            " WHERE starts_with(j.task, %s)",
+            (only,),
+        ).fetchone()
     assert row is not None
     return int(str(row[0]))
 

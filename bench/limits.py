@@ -29,6 +29,10 @@ class Case:
     """Of which jobs the rate is asked for."""
     processes: int
     concurrency: int = 100
+    only: str = ""
+    """How the names of the tasks begin whose rate is asked for."""
+    cpu: list[float] = field(default_factory=list[float])
+    """Of the workers, seconds for each job."""
     rates: list[float] = field(default_factory=list[float])
     costs: list[Ledger] = field(default_factory=list[Ledger])
 
@@ -38,11 +42,14 @@ class Case:
             before = ledger(url) if place.server is not None else None
             options = ("--processes", str(self.processes), "--concurrency", str(self.concurrency))
             with workers(place.folder, url, *options, held=True) as fleet:
+                used = fleet.cpu_seconds()
                 fleet.go()
                 wanted = sum(n for job, n in self.jobs if self.counters[0] == kind_of(job.task))
                 if len(self.counters) > 1:
                     wanted = total
-                self.rates.append(fleet.drained(self.counters, wanted))
+                self.rates.append(fleet.drained(self.counters, wanted, self.only))
+                fleet.wait(lambda: sum(fleet.traces.counts()) >= total, "all have run")
+                self.cpu.append((fleet.cpu_seconds() - used) / total)
             if before is not None:
                 self.costs.append(ledger(url).since(before, total))
 
@@ -59,10 +66,9 @@ def of(task: str, jobs: int) -> list[tuple[NewJob, int]]:
     return [(app.tasks[task].call().new_job(), jobs)]
 
 
-def hundred(jobs: int, limited: int) -> list[tuple[NewJob, int]]:
-    """Jobs of a hundred tasks, of which so many are limited."""
-    names = [f"narrow-{i:02}" for i in range(limited)]
-    names += [f"open-{i:02}" for i in range(limited, MANY)]
+def hundred(jobs: int, last: str) -> list[tuple[NewJob, int]]:
+    """Jobs of a hundred tasks: 99 without limits, and this one."""
+    names = [*(f"open-{i:02}" for i in range(1, MANY)), last]
     return [(app.tasks[name].call().new_job(), max(1, jobs // MANY)) for name in names]
 
 
@@ -72,13 +78,14 @@ def compare(place: Place, cases: Sequence[Case], rounds: int = ROUNDS) -> dict[s
         for case in cases:
             case.round(place)
     base = cases[0].rate
-    titles = ["jobs that do nothing", "ratio", "jobs/s", "from", "to"]
+    titles = ["jobs that do nothing", "ratio", "jobs/s", "from", "to", "worker CPU/job"]
     if place.server is not None:
         titles += [f"{title}/job" for title in Ledger.titles()]
     rows: list[list[str]] = []
     for case in cases:
         row = [case.name, ratio(case.rate / base), rate(case.rate)]
         row += [rate(min(case.rates)), rate(max(case.rates))]
+        row += [f"{statistics.median(case.cpu) * 1e6:.0f} µs"]
         if case.costs:
             middle = sorted(zip(case.rates, case.costs, strict=True), key=lambda pair: pair[0])
             row += middle[len(middle) // 2][1].cells()
@@ -108,11 +115,19 @@ def enabled(place: Place) -> dict[str, float]:
 
 
 def mixed(place: Place) -> dict[str, float]:
-    jobs = place.sized(60_000, 400)
-    return compare(place, [
-        Case("99 unlimited tasks beside an unlimited one", hundred(jobs, 0), (PLAIN,), 4),
-        Case("99 unlimited tasks beside one of limit 10", hundred(jobs, 1), (PLAIN,), 4),
-    ], rounds=5)  # fmt: skip
+    """What the same 99 tasks reach, whose jobs are counted in both cases, with as many of one
+    more task beside them: that one without a limit, or with."""
+    ratios: dict[str, float] = {}
+    for processes in (1, 4):
+        jobs = place.sized(60_000, 400)
+        which = f"{processes} worker process{'es' if processes > 1 else ''}"
+        ratios |= compare(place, [
+            Case(f"99 unlimited tasks beside another, {which}",
+                 hundred(jobs, "beside"), (PLAIN,), processes, only="open-"),
+            Case(f"the same 99 beside one of limit 10, {which}",
+                 hundred(jobs, "narrow"), (PLAIN,), processes, only="open-"),
+        ], rounds=5)  # fmt: skip
+    return ratios
 
 
 def high(place: Place) -> dict[str, float]:

@@ -31,13 +31,18 @@ def measure(place: Place, kinds: list[tuple[NewJob, int]]) -> list[Span]:
 def run(place: Place) -> dict[str, float]:
     jobs = place.sized(30_000, 300)
     lane = [(app.tasks["brief"].call(SECONDS).new_job(), jobs)]
+    threads = [(app.tasks["brief_in_thread"].call(SECONDS).new_job(), jobs)]
     tenants = [
         (app.tasks["brief_of"].call(i, SECONDS).new_job(), jobs // TENANTS) for i in range(TENANTS)
     ]
     found: dict[str, float] = {}
     rows: list[list[str]] = []
     told: list[str] = []
-    for name, kinds in (("one lane", lane), (f"{TENANTS} tenants", tenants)):
+    for name, kinds in (
+        ("one lane", lane),
+        ("one lane, in threads", threads),
+        (f"{TENANTS} tenants", tenants),
+    ):
         spans = measure(place, kinds)
         # While everybody still has jobs waiting, and all workers are there.
         steady = spans[len(spans) // 10 : len(spans) * 8 // 10]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 from bench.trace import now, own
@@ -11,6 +12,9 @@ from headgate import App
 PLAIN, LIMITED = 1, 2
 """Counters of the trace."""
 MANY = 100
+
+_noting = threading.Lock()
+"""A trace is written by one thread at a time."""
 
 app = App()
 tenant = app.limit("tenant", 2, key="tenant_id")
@@ -40,13 +44,21 @@ def _make(number: int) -> None:
     async def plain() -> None:
         own().count(PLAIN)
 
-    @app.task(name=f"narrow-{number:02}", max_concurrent=10)
-    async def narrow() -> None:
-        own().count(LIMITED)
-
 
 for _number in range(MANY):
     _make(_number)
+
+
+@app.task
+async def beside() -> None:
+    """One more of them, told apart."""
+    own().count(LIMITED)
+
+
+@app.task(max_concurrent=10)
+async def narrow() -> None:
+    """The same under a limit of 10."""
+    own().count(LIMITED)
 
 
 @app.task
@@ -68,6 +80,17 @@ async def tenth(seconds: float) -> None:
     """A job of some length under a limit of 16."""
     await asyncio.sleep(seconds)
     own().count(LIMITED)
+
+
+@app.task(max_concurrent=10)
+def brief_in_thread(seconds: float) -> None:
+    """The same in a thread, which sleeps for as long as it says: the timers of an event loop
+    go by whole milliseconds."""
+    began = now()
+    time.sleep(seconds)
+    ended = now()
+    with _noting:
+        own().span(0, began, ended)
 
 
 @app.task(limits=[shared], fair_by="tenant_id")
