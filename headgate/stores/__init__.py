@@ -17,6 +17,10 @@ def settled(url: str) -> str:
     >>> settled("sqlite:////var/lib/jobs.db"), settled("sqlite:///:memory:")
     ('sqlite:////var/lib/jobs.db', 'sqlite:///:memory:')
     """
+    if url.startswith("s3:"):
+        from headgate.stores.bucket import url as bucket_url
+
+        return bucket_url.settled(url)
     if not url.startswith("sqlite:"):
         return url
     from headgate.stores.sqlite.database import parse_url
@@ -37,7 +41,7 @@ def shown(url: str) -> str:
     if url.startswith("s3:"):
         from headgate.stores.bucket import url as bucket_url
 
-        return bucket_url.redacted(url)
+        return bucket_url.shown(url)
     from headgate.stores.postgres.url import redacted
 
     return redacted(url)
@@ -82,6 +86,11 @@ def exists(url: str) -> bool:
         from headgate.stores.postgres.schema import exists as found
 
         return found(url)
+    if url.startswith("s3:"):
+        need_client(url)
+        from headgate.stores.bucket.store import exists as there
+
+        return there(url)
     return True
 
 

@@ -63,6 +63,7 @@ class Keeper:
         self._fence = fence
         """Replace the ledger, so that who decided before what to name must decide again."""
         self._clock = Clock()
+        self._closed = False
         self._made_at = float("-inf")
         """When the run and the checkpoint were begun, the older of them."""
         self._objects = objects
@@ -74,6 +75,10 @@ class Keeper:
         """The one that was in force when it was made, and the new one."""
         self._collected = time.monotonic()
         self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Whatever is under way fails from here on, and need not be told."""
+        self._closed = True
 
     # --- to read ------------------------------------------------------------------------------
 
@@ -153,6 +158,8 @@ class Keeper:
                 if not self._others_collected():
                     self.collect()
         except (HeadgateError, FileNotFoundError) as error:
+            if self._closed:
+                return  # in the middle of it; somebody else will
             # Nothing is lost: the ledger grows until somebody can.
             log.warning("old entries of the ledger could not be gathered: %s", error)
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import email.utils
 import functools
+import logging
 import os
 import threading
 from collections import Counter
@@ -62,6 +63,11 @@ class S3:
 
     def _connect(self) -> Any:
         address = self._address
+        logger = logging.getLogger("botocore")
+        if logger.level == logging.NOTSET:
+            # At INFO it tells where credentials were found, at DEBUG tokens: not in our logs,
+            # unless somebody asks for its own.
+            logger.setLevel(logging.WARNING)
         try:
             session = botocore.session.Session(profile=address.profile)
             return session.create_client(  # pyright: ignore[reportUnknownMemberType]
@@ -163,7 +169,10 @@ class S3:
                 " AWS_SECRET_ACCESS_KEY, name a profile (?profile=…), or give the machine a role"
             ) from error
         except _NEVER_SENT as error:
-            raise Trouble(f"{self._address.shown} cannot be reached: {error}") from error
+            raise Trouble(
+                f"{self._address.shown} cannot be reached: {error}; check endpoint=… or region=…,"
+                " and whether the server runs"
+            ) from error
         except ClientError:
             raise
         except (BotoCoreError, OSError) as error:

@@ -19,6 +19,7 @@ from headgate.stores.bucket.clock import BucketClock
 from headgate.stores.bucket.commits import Commits
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.objects import Objects
+from headgate.stores.bucket.patience import patiently
 from headgate.stores.bucket.poller import Poller
 from headgate.stores.bucket.replica import Replica, folder_of
 from headgate.stores.bucket.s3 import S3
@@ -102,6 +103,7 @@ class BucketStore(EmbeddedStore):
     def close(self) -> None:
         self._tally.flush()
         self._poller.close()
+        self._commits.keeper.close()
         self._replica.close()
         self._objects.close()
 
@@ -327,6 +329,18 @@ class BucketStore(EmbeddedStore):
 
     def ring(self, what: str) -> None:
         self._bells.ring(what)
+
+
+def exists(url: str) -> bool:
+    """Is there a ledger? Who only looks makes none."""
+    address = parse(url)
+    if (folder_of(address) / "replica.db").exists():
+        return True  # this machine has used it before; opening it finds out the rest
+    objects = S3(address)
+    try:
+        return patiently(lambda: objects.get(Layout(address.prefix).ledger)) is not None
+    finally:
+        objects.close()
 
 
 def _is_granted(tx: Transaction, claimed: Claimed, worker: str) -> bool:

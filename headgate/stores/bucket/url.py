@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from headgate.errors import ConfigError
 
@@ -14,6 +15,10 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _KNOWN = (
     "endpoint", "region", "profile", "path_style", "verify", "ca_bundle", "cache", "poll",
 )  # fmt: skip
+_SOURCES = (
+    "they come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), from profile=… or"
+    " from the role of the machine"
+)
 POLL = 2.0
 
 
@@ -60,11 +65,7 @@ def parse(url: str) -> Address:
     if parts.scheme != "s3" or not parts.netloc:
         raise ConfigError(f"{shown}: write s3://bucket/prefix?endpoint=…&region=…")
     if "@" in parts.netloc:
-        raise ConfigError(
-            f"{shown}: a url holds no credentials; they come from the environment"
-            " (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), from profile=… or from the role of the"
-            " machine"
-        )
+        raise ConfigError(f"{shown}: a url holds no credentials: {_SOURCES}")
     if not _BUCKET.fullmatch(parts.netloc):
         raise ConfigError(
             f"{shown}: {parts.netloc!r} cannot be a bucket: 3 to 63 lower-case letters, digits,"
@@ -81,6 +82,8 @@ def parse(url: str) -> Address:
     endpoint = options.get("endpoint")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"{shown}: endpoint must begin with http:// or https://")
+    if endpoint is not None and "@" in urlsplit(endpoint).netloc:
+        raise ConfigError(f"{shown}: an endpoint holds no credentials: {_SOURCES}")
     return Address(
         bucket=parts.netloc,
         prefix=prefix,
@@ -96,13 +99,39 @@ def parse(url: str) -> Address:
     )
 
 
+def shown(url: str) -> str:
+    """Where it is, as messages show it.
+
+    >>> shown("s3://jobs/x?endpoint=http%3A%2F%2Fhost%3A8333&cache=/tmp/x")
+    's3://jobs/x?endpoint=http://host:8333'
+    """
+    try:
+        return parse(url).shown
+    except ConfigError:
+        return redacted(url)
+
+
 def redacted(url: str) -> str:
     """The url without what somebody may have put into it by mistake.
 
     >>> redacted("s3://KEY:secret@jobs/x")
     's3://***@jobs/x'
     """
-    return re.sub(r"//[^/@]*@", "//***@", url)
+    return re.sub(r"(//|%2F%2F)(?:[^/@%&]|%(?!2F|40))*(@|%40)", r"\1***\2", url, flags=re.I)
+
+
+def settled(url: str) -> str:
+    """With paths that mean the same in every directory.
+
+    >>> settled("s3://jobs/x?region=eu-west-1&cache=/var/cache/jobs")
+    's3://jobs/x?region=eu-west-1&cache=/var/cache/jobs'
+    """
+    place, mark, query = url.partition("?")
+    options = [
+        (name, str(Path(value).absolute()) if value and name in ("cache", "ca_bundle") else value)
+        for name, value in parse_qsl(query, keep_blank_values=True)
+    ]
+    return f"{place}{mark}{urlencode(options, safe='/:')}"
 
 
 def _flag(options: dict[str, str], name: str, shown: str, *, default: bool) -> bool:
