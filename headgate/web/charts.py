@@ -69,6 +69,9 @@ def lines(label: str, times: Sequence[float], series: Sequence[Series]) -> Marku
             down = True
         if path:
             parts.append(f'<path class="line line-{s.css}" d="{path}"/>')
+        if path and "L" not in path:
+            x, y = path.rpartition("M")[2].split(" ")
+            parts.append(f'<circle class="fill-{s.css}" cx="{x}" cy="{y}" r="3"/>')
     now = [(s.name, next((v for v in reversed(s.values) if v is not None), None)) for s in series]
     said = ", ".join(f"{name} {value:,.0f}" for name, value in now if value is not None)
     return _frame(f"{label}: {said or 'nothing yet'}", "".join(parts), top, times) + _legend(series)
@@ -117,7 +120,7 @@ def timeline(stretches: Sequence[Stretch], label: str) -> Markup:
     first = min(s.start for s in stretches)
     last = max(s.end for s in stretches)
     span = max(1e-6, last - first)
-    row = 22
+    row = 28
     height = row * len(stretches) + BOTTOM
     parts: list[str] = []
     for n, s in enumerate(stretches):
@@ -129,7 +132,7 @@ def timeline(stretches: Sequence[Stretch], label: str) -> Markup:
         parts.append(
             f'<g><title>{escape(s.label)}</title><rect class="stretch stretch-{s.css}"'
             f' x="{x:.1f}" y="{n * row + 2}" width="{wide:.1f}" height="{row - 5}" rx="3"/>'
-            f'<text class="stretch-text" x="{tx:.1f}" y="{n * row + 15}" text-anchor="{anchor}">'
+            f'<text class="stretch-text" x="{tx:.1f}" y="{n * row + 19}" text-anchor="{anchor}">'
             f"{escape(s.label)}</text></g>"
         )
     y = height - 6

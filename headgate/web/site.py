@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import jinja2
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -105,6 +106,7 @@ class Site:
 
     def close(self) -> None:
         self.bulks.close()
+        self.surveys.close()
         self.sampler.close()
 
     def page(self, request: Request, template: str, status: int = 200, **context: Any) -> Response:
@@ -118,16 +120,20 @@ class Site:
         def group_url(group: str, **params: object) -> str:
             return url("/groups/show", group=group, **params)
 
+        def linked(text: str) -> Markup:
+            return words.with_links(text, url)
+
         path = path_of(request)
         text = self._templates.get_template(template).render(
             url=url,
             group_url=group_url,
+            linked=linked,
             nav=[(url(to), name, _is_under(path, to)) for to, name in NAV],
             visitor=visitor,
             needs_login=self.access.required,
             operates=visitor is not None and visitor.role == "operate" and not state.read_only,
             read_only=state.read_only,
-            csrf=state.csrf,
+            csrf_token=state.csrf,
             told=DONE.get(request.query_params.get("done", "")),
             store_name=shown(self.app.url),
             style=url("/static/style.css", v=_digest("style.css")),
@@ -219,6 +225,7 @@ def _environment() -> jinja2.Environment:
         "cut": words.cut,
         "iso": words.iso,
         "kind": words.event_kind,
+        "limit_change": words.limit_change,
         "limit_value": words.limit_value,
         "pretty": words.pretty,
         "said": words.said,

@@ -72,6 +72,7 @@ class Survey:
         self._ended = 0.0
         self._asked = 0.0
         self._thread: threading.Thread | None = None
+        self.stop = threading.Event()
 
     def page(self, sort: str, search: str, offset: int, limit: int) -> KeyPage:
         self._asked = time.monotonic()
@@ -92,13 +93,13 @@ class Survey:
         return KeyPage(tuple(wanted), len(found), known, complete, more)
 
     def _start(self) -> None:
-        if self._thread is None:
+        if self._thread is None and not self.stop.is_set():
             self._thread = threading.Thread(target=self._run, name="headgate-survey", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
         while True:
-            began = time.monotonic()
+            began, pause = time.monotonic(), 0.05
             with self._lock:
                 if began - self._asked > WANTED:
                     self._thread = None
@@ -108,8 +109,16 @@ class Survey:
                         self._step()
                     except HeadgateError as error:
                         log.warning("the keys of %s could not be seen: %s", self._limit, error)
+                        pause = AGAIN
             took = time.monotonic() - began
-            time.sleep(max(0.05, took * REST))
+            if self.stop.wait(max(pause, took * REST)):
+                return
+
+    def close(self) -> None:
+        self.stop.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(5.0)
 
     def _step(self) -> None:
         store = self._store()
@@ -163,5 +172,10 @@ class Surveys:
             survey = self._surveys.setdefault(limit, Survey(self._store, limit))
             self._surveys.move_to_end(limit)
             while len(self._surveys) > SURVEYS:
-                self._surveys.popitem(last=False)
+                self._surveys.popitem(last=False)[1].stop.set()
             return survey
+
+    def close(self) -> None:
+        with self._lock:
+            for survey in self._surveys.values():
+                survey.close()

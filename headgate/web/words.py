@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
+from markupsafe import Markup, escape
+
 from headgate.codec import visible
-from headgate.stores.protocol import LimitRecord, Word
+from headgate.stores.protocol import EventRecord, LimitRecord, Word
 from headgate.why import age, pace
 
 LONGEST = 20_000
@@ -70,6 +73,45 @@ def said(word: Word, now: float) -> str:
     reason = f": {word.reason}" if word.reason else ""
     until = f", until {stamp(word.until)}" if word.until is not None else ""
     return visible(f"{by}{reason} ({ago(word.at, now)}{until})")
+
+
+def limit_change(event: EventRecord) -> str:
+    """What somebody changed about a limit, as a person would say it."""
+    data = event.data
+    told: list[str] = []
+    if data.get("old") != data.get("new") or data.get("old_source") != data.get("new_source"):
+        told.append(f"{_units(data.get('old'))} → {_units(data.get('new'))}")
+        if data.get("new_source") not in (None, "override"):
+            told.append(f"as declared by {data['new_source']}")
+    if data.get("paused") != data.get("was_paused"):
+        told.append("paused" if data.get("paused") else "resumed")
+    known = ("old", "new", "old_source", "new_source", "paused", "was_paused", "reason")
+    told += [f"{name} {value}" for name, value in data.items()
+             if name not in known and value not in (None, "")]  # fmt: skip
+    reason = f": {data['reason']}" if data.get("reason") else ""
+    return visible(f"{', '.join(told)}{reason}")
+
+
+def _units(value: object) -> str:
+    return "unlimited" if value is None else f"{value}"
+
+
+_ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+
+
+def with_links(text: str, url: Callable[[str], str]) -> Markup:
+    """Words in which the ids of jobs lead to their pages."""
+    parts: list[Markup] = []
+    place = 0
+    text = visible(text)
+    for found in _ID.finditer(text):
+        id = found[0]
+        parts.append(escape(text[place : found.start()]))
+        link = Markup('<a class="id" href="{}" title="{}">{}…{}</a>')
+        parts.append(link.format(url(f"/jobs/{id}"), id, id[:8], id[-6:]))
+        place = found.end()
+    parts.append(escape(text[place:]))
+    return Markup("").join(parts)
 
 
 def event_kind(kind: str) -> str:

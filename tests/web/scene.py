@@ -87,7 +87,7 @@ class Hand:
                 tasks=tuple(app.tasks),
                 concurrency=12,
                 lease=600.0,
-            )  # fmt: skip
+            )
         )
 
     def claim(self, room: int) -> list[Claimed]:

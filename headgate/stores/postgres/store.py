@@ -311,7 +311,7 @@ class PostgresStore(RelationalStore):
         return slot
 
     def drop_slot(self, group: str, slot: int, token: int | None, by: str = "") -> bool:
-        if token is None:
+        if token is None or by:
             return super().drop_slot(group, slot, token, by)  # it is recorded, too
         return byhand.drop(self._db, group, slot, token)
 

@@ -130,7 +130,8 @@ class Store(Protocol):
     # slots by hand
     def take_slot(self, request: SlotRequest) -> SlotRecord | None: ...
     def drop_slot(self, group: str, slot: int, token: int | None, by: str = "") -> bool:
-        """Fenced by `token`; None releases whoever holds it (the force of operator `by`)."""
+        """Fenced by `token`; None releases whoever holds it (the force of operator `by`). What is
+        released by somebody is recorded."""
         ...
 
     def extend_slot(self, group: str, slot: int, token: int, seconds: float) -> float | None:

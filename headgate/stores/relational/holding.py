@@ -106,14 +106,15 @@ def take_in_line(
 
 
 def drop(tx: Transaction, group: str, slot: int, token: int | None, by: str) -> bool:
-    """Give a slot back. Only its own token releases it; None is an operator's force."""
+    """Give a slot back. Only its own token releases it; None is an operator's force. What an
+    operator releases, with or without one, is recorded."""
     row = tx.row(tx.sql.slots.one, {"grp": group, "slot": slot})
     if row is None or (token is not None and row["token"] != token):
         return False
     params = {"grp": group, "slot": slot, "token": row["token"], "now": tx.now}
     if tx.run(tx.sql.slots.drop, params).rowcount == 0:
         return False
-    if token is None:
+    if token is None or by:
         refuse_slots(Values(tx).of(group).pace, group)
         record(tx, "slot_released", group, by, slot=slot, holder=row["holder"], token=row["token"])
     tx.ring("work", "room")

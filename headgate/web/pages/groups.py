@@ -120,19 +120,19 @@ def group(request: Request) -> Response:
     limit, key = split_group(name)
     keyed = load is not None and load.limit.keyed
     lanes, lanes_more = _lanes(site, limit, key, name)
+    waiting, bounded, oldest = _waiting(load, lanes, lanes_more, key)
     events = site.store.past_events("limit_changed", name, limit=20)
     if record.source == "none" and not (slots or lanes or events or load):
         raise NotThere(f"no group {name}: nothing declares it, nobody holds it or waits for it")
     points = list(site.sampler.history.groups.get(name, ()))
-    chart = charts.lines(
-        f"Units of {name} held, and waiting jobs",
-        [point.at for point in points],
-        [
-            Series("held", "running", [point.held for point in points]),
-            Series("limit", "limit", [point.limit for point in points]),
-            Series("waiting", "ready", [point.waiting for point in points]),
-        ],
-    )
+    series = [
+        Series("held", "running", [point.held for point in points]),
+        Series("limit", "limit", [point.limit for point in points]),
+    ]
+    if key is None:
+        series.append(Series("waiting", "ready", [point.waiting for point in points]))
+    times = [point.at for point in points]
+    chart = charts.lines(f"Units of {name} held, and waiting jobs", times, series)
     return site.page(
         request,
         "group.html",
@@ -143,6 +143,9 @@ def group(request: Request) -> Response:
         record=record if load is None else load.limit,
         load=load,
         keyed=keyed,
+        waiting=waiting,
+        waiting_bounded=bounded,
+        oldest=oldest,
         slots=slots[:SLOTS],
         more_slots=max(0, len(slots) - SLOTS),
         leases={worker.id: worker.lease_ends for worker in sample.workers},
@@ -151,6 +154,17 @@ def group(request: Request) -> Response:
         chart=chart if points else "",
         events=events,
     )
+
+
+def _waiting(
+    load: LimitLoad | None, lanes: list[LaneRecord], more: bool, key: str | None
+) -> tuple[int, bool, float | None]:
+    """How many wait: what was counted for a limit as a whole, else what its lanes show."""
+    if load is not None and key is None:
+        return load.waiting, load.waiting_bounded, load.oldest
+    bounded = more or any(lane.bounded for lane in lanes)
+    oldest = min((lane.since for lane in lanes), default=None)
+    return sum(lane.waiting for lane in lanes), bounded, oldest
 
 
 def _lanes(site: Site, limit: str, key: str | None, group: str) -> tuple[list[LaneRecord], bool]:

@@ -1,0 +1,61 @@
+"""A real browser, looking at a real server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, sync_playwright
+from starlette.types import ASGIApp
+
+
+def chromium() -> str:
+    """The browser of this machine. Where it is missing the run says so; in CI that is a failure."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail("chromium is not installed: `make chromium`")
+        pytest.skip("chromium is not installed: `make chromium` installs it")
+    return found
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    # As root its own sandbox cannot be set up; a container's shared memory is often too small.
+    arguments = ["--disable-dev-shm-usage", "--disable-gpu"]
+    if os.getuid() == 0:
+        arguments.append("--no-sandbox")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def serving(site: ASGIApp) -> Iterator[str]:
+    """The application on a port of its own; its address."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(site, log_level="warning", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started:
+        assert time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
