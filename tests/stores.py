@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 
 def store_url(store: str, folder: Path, *, quick: bool = False) -> str:
     """`sqlite`, `memory`, `postgres`, `postgres-system` (the machine's own version of it),
-    `pgbouncer` or `bucket-server`. `quick`: for tests in which nothing crashes, commits need not reach the disk."""
+    `pgbouncer` or `bucket-server`. `quick`: for tests in which nothing crashes, commits need not
+    reach the disk."""
     if store == "sqlite":
         return f"sqlite:///{folder}/jobs.db"
     if store == "memory":
@@ -32,8 +34,17 @@ def has_system_postgres() -> bool:
     return system() is not None
 
 
-def on_both(metafunc: pytest.Metafunc, fixture: str, names: frozenset[str]) -> None:
-    """Run the tests of these names on PostgreSQL too; the fixture makes its url from the
-    parameter."""
-    if fixture in metafunc.fixturenames and metafunc.function.__name__ in names:
-        metafunc.parametrize(fixture, ["sqlite", "postgres"], indirect=True)
+def on_both(
+    metafunc: pytest.Metafunc,
+    fixture: str,
+    names: frozenset[str],
+    bucket: frozenset[str] = frozenset(),
+) -> None:
+    """Run the tests of these names on PostgreSQL too, and some on a bucket, in a proof all of them;
+    the fixture makes its url from the parameter."""
+    name = metafunc.function.__name__
+    if fixture in metafunc.fixturenames and name in names:
+        stores = ["sqlite", "postgres"]
+        if name in bucket or os.environ.get("HEADGATE_PROOF") == "full":
+            stores.append("bucket-server")
+        metafunc.parametrize(fixture, stores, indirect=True)

@@ -20,6 +20,9 @@ ON_POSTGRES = frozenset(
 """Deaths that a keeper sees. Where nobody is left to see one, the lease decides on PostgreSQL:
 tests/crash/test_leases.py."""
 
+ON_A_BUCKET = frozenset({"test_death_while_many_jobs_run"})
+"""In the short form. tests/crash/test_bucket.py has the deaths that nobody sees."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    on_both(metafunc, "site", ON_POSTGRES)
+    on_both(metafunc, "site", ON_POSTGRES, ON_A_BUCKET)

@@ -158,6 +158,8 @@ ON_POSTGRES = frozenset(
         "test_never_more_than_the_rate_in_any_window",
     }
 )
+ON_A_BUCKET = frozenset({"test_every_kind_of_limit_with_four_processes"})
+"""In the short form; more of it is in test_bucket_under_fire.py."""
 ONLY_ON_POSTGRES = frozenset({"test_many_keys_under_fire"})
 
 
@@ -165,7 +167,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.function.__name__ in ONLY_ON_POSTGRES:
         metafunc.parametrize("fleet", ["postgres"], indirect=True)
     else:
-        on_both(metafunc, "fleet", ON_POSTGRES)
+        on_both(metafunc, "fleet", ON_POSTGRES, ON_A_BUCKET)
 
 
 @pytest.fixture
