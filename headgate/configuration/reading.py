@@ -145,7 +145,7 @@ def _more_files(
         if not directory.is_dir():
             path = ("config_d",)
             said = next(file for file in reversed(files) if "config_d" in file.data)
-            told = f"{directory} is no directory"
+            told = f"{str(directory)!r} is no directory"
             problems.append(Problem(told, path, str(said.path), said.line_of(path)))
     elif "config_d" not in merged and any(path.name in MAIN_FILES for path in first):
         directory = base / CONFIG_D
