@@ -236,4 +236,4 @@ def test_a_config_d_that_is_not_there_is_told_where_it_is_named(tmp_path: Path) 
     with pytest.raises(ConfigurationError) as error:
         load(file, environ={})
     (problem,) = error.value.problems
-    assert str(problem) == f"{file}:2: config_d: {tmp_path}/more is no directory"
+    assert str(problem) == f"{file}:2: config_d: {str(tmp_path / 'more')!r} is no directory"
