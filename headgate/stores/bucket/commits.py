@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from headgate.clock import Clock
-from headgate.errors import StoreUnavailable
+from headgate.errors import StoreInDoubt, StoreUnavailable
 from headgate.stores.bucket import rows
 from headgate.stores.bucket.bodies import Bodies
 from headgate.stores.bucket.keeping import Keeper, create
@@ -56,11 +56,12 @@ CROWDED = 3.0
 class _Work:
     """One transaction that waits to be carried out."""
 
-    __slots__ = ("done", "error", "result", "verify", "what")
+    __slots__ = ("done", "error", "result", "saw", "what")
 
-    def __init__(self, what: Callable[[], Any], verify: bool) -> None:
+    def __init__(self, what: Callable[[], Any]) -> None:
         self.what = what
-        self.verify = verify
+        self.saw: str | None = None
+        """The etag of what it saw, unless a write has proved that this was the latest."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False
@@ -119,6 +120,10 @@ class Commits:
         self._begun = self._ended = 0
         self._foreign_at = float("-inf")
         self._wrote_at = float("-inf")
+        self._looked_at = float("-inf")
+        """When the copy was known to be what the bucket held."""
+        self._together = 0
+        """How many were carried out by the last write."""
         self._trip = 0.01
         """Seconds that a write takes of late."""
 
@@ -131,26 +136,39 @@ class Commits:
             self._fresh()
         if getattr(self._local, "open", None) is not None:
             return what()  # part of the one under way
-        work = _Work(what, verify)
-        with self._queueing:
-            self._queue.append(work)
-        with self._leading:
-            # Whoever led before has taken all that had gathered by then, this too perhaps.
-            if not work.done:
-                self._lead()
+        while True:
+            work = _Work(what)
+            with self._queueing:
+                self._queue.append(work)
+            with self._leading:
+                # Whoever led before has taken all that had gathered by then, this too perhaps.
+                if not work.done:
+                    self._lead()
+            # Nothing was written, so nobody has told yet whether what was seen was the latest. It
+            # was if it still is. Asked when others may go on.
+            if not verify or work.saw is None or self._get(work.saw) is UNCHANGED:
+                break
+            self.refresh()
         if work.error is not None:
             raise work.error
         return work.result
 
     def _lead(self) -> None:
         self._let_others()
+        if self._together > 1:
+            # Those whose work was carried out together have just been told so, and some have
+            # more: it is worth a moment to take them all along again.
+            time.sleep(min(self._trip / 8, 0.01))
         with self._queueing:
             works, self._queue = self._queue, []
+        self._together = len(works)
         try:
             self._until_done(works)
         except BaseException as error:
             for work in works:
                 work.error, work.done = error, True
+                if not isinstance(error, Exception):  # it interrupts this thread, not theirs
+                    work.error = StoreInDoubt(f"{self.where}: interrupted in the middle")
             if not isinstance(error, Exception):
                 raise
         for work in works:
@@ -189,11 +207,7 @@ class Commits:
                 self._local.open = None
             self.bodies.move_out(connection)
             changes, count = rows.collect(connection)
-            if not count:
-                if any(work.verify for work in works):
-                    return self._get(head.etag) is UNCHANGED
-                return True
-            kept = self._write(connection, head, changes, under_way.rings)
+            kept = self._write(connection, head, changes, under_way.rings) if count else None
             if kept:
                 try:
                     self.replica.set_head(connection, kept)
@@ -201,11 +215,14 @@ class Commits:
                 except sqlite3.Error as error:
                     # It has been carried out, whatever becomes of the copy: that catches up.
                     log.warning("%s: the copy in %s: %s", self.where, self.replica.folder, error)
-        if kept:
-            for bell in under_way.rings:
-                self._ring(bell)
-            self.keeper.look(kept)
-        return kept is not None
+        for work in works:
+            work.saw = None if kept else head.etag
+        if not kept:
+            return not count
+        for bell in under_way.rings:
+            self._ring(bell)
+        self.keeper.look(kept)
+        return True
 
     def _try(self, work: _Work, connection: sqlite3.Connection) -> None:
         connection.execute("SAVEPOINT work")
@@ -261,9 +278,19 @@ class Commits:
             with self._as_current(tx):
                 yield tx
             return
-        self.refresh()
+        if time.monotonic() - self._looked_at > getattr(self._local, "age", 0.0):
+            self.refresh()
         with self.replica.db.read() as tx, self._as_current(tx):
             yield tx
+
+    @contextmanager
+    def glancing(self, age: float) -> Generator[None]:
+        """What this thread reads here may be so many seconds old."""
+        self._local.age = age
+        try:
+            yield
+        finally:
+            self._local.age = 0.0
 
     # --- to write -----------------------------------------------------------------------------
 
@@ -350,8 +377,10 @@ class Commits:
                 return  # somebody began after we came, and has ended
             self._begun += 1
             mine = self._begun
+            began = time.monotonic()
             self._follow()
             self._ended = mine
+            self._looked_at = began
 
     def _follow(self) -> None:
         missing: tuple[str, str] | None = None
@@ -366,6 +395,9 @@ class Commits:
             ledger = read(got.body, self.where)
             # Read after we had a later one: somebody put an older version back.
             back = head is not None and head.id == ledger.id and ledger.seq < head.seq
+            head = self.replica.head()
+            if head is not None and (head.id, head.etag) == (ledger.id, got.etag):
+                return  # another process of this machine wrote it, or was here first
             try:
                 rings, since = self.replica.follow(
                     ledger, got.etag, self.keeper.fetch, self.keeper.load, back

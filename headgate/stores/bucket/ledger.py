@@ -17,9 +17,9 @@ from headgate.errors import StoreVersion
 from headgate.stores.bucket.rows import Changes
 
 FORMAT = 1
-INLINE = 64 * 1024
+INLINE = 192 * 1024
 """An entry with more bytes than these is an object of its own."""
-SEAL_BYTES = 192 * 1024
+SEAL_BYTES = 256 * 1024
 SEAL_ENTRIES = 256
 """With more than these in the ledger itself, the oldest are gathered in a run."""
 NONCES = 512
@@ -113,14 +113,33 @@ _changes = msgspec.json.Decoder(Changes)
 
 
 def read(body: bytes, where: str) -> Ledger:
+    version = format_of(body, where)
+    if version != FORMAT:
+        raise refused(version, where)
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise _strange(where, error) from error
+
+
+def format_of(body: bytes, where: str) -> int:
     try:
         version = msgspec.json.decode(body, type=_Format).format
-        if version == FORMAT:
-            return _decoder.decode(body)
     except msgspec.MsgspecError as error:
-        raise StoreVersion(f"{where} is not a ledger of Headgate's: {error}") from error
-    raise StoreVersion(
-        f"{where} has format {version}, this Headgate knows {FORMAT}: it was written by a"
-        f" {'newer' if version > FORMAT else 'older'} version;"
-        f" {'upgrade this program' if version > FORMAT else 'run headgate migrate'}"
+        raise _strange(where, error) from error
+    if version < 1:
+        raise _strange(where, "it tells no format")
+    return version
+
+
+def refused(version: int, where: str) -> StoreVersion:
+    newer = version > FORMAT
+    return StoreVersion(
+        f"{where} has format {version}, this Headgate knows {FORMAT}: it was written by"
+        f" {'a newer' if newer else 'an older'} version;"
+        f" {'upgrade this program' if newer else 'run headgate migrate'}"
     )
+
+
+def _strange(where: str, error: object) -> StoreVersion:
+    return StoreVersion(f"the object at {where} is not a ledger of Headgate's: {error}")
