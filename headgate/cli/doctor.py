@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headgate.cli import show, values
+from headgate.cli import costs, show, values
 from headgate.cli.exits import OK, TROUBLE
 from headgate.cli.frame import Frame, Verb, pass_frame
 from headgate.stores import shown
@@ -29,7 +29,8 @@ def doctor(frame: Frame, repair: bool, strict: bool, older: float) -> None:
     """Check the store and the configuration; exits 1 if trouble is left.
 
     What only looks wrong is shown too: free slots with jobs that wait for them, attempts that
-    are overdue, leases that have ended, a fleet that disagrees about a limit.
+    are overdue, leases that have ended, a fleet that disagrees about a limit. Of a bucket it tells
+    what is in it, which requests were sent, and what they cost.
 
     \b
     headgate doctor
@@ -38,6 +39,7 @@ def doctor(frame: Frame, repair: bool, strict: bool, older: float) -> None:
     config, store = frame.config, frame.store()
     troubles = store.doctor(repair)
     odd = store.oddities(older)
+    price = store.costs()
     left = [trouble for trouble in troubles if not trouble.repaired]
     file = str(config.path) if config.path else None
     if frame.as_json:
@@ -48,11 +50,14 @@ def doctor(frame: Frame, repair: bool, strict: bool, older: float) -> None:
                 "config": file,
                 "troubles": [asdict(trouble) for trouble in troubles],
                 "odd": [asdict(one) for one in odd],
+                **({} if price is None else {"costs": asdict(price)}),
             }
         )
     else:
         click.echo(f"store   {shown(config.url)}")
         click.echo(f"config  {file or 'none (defaults)'}")
+        for line in [] if price is None else costs.lines(price):
+            click.echo(line)
         for trouble in troubles:
             click.echo(_told(trouble))
         for one in odd:

@@ -1,4 +1,4 @@
-"""`headgate migrate`: the tables and functions of a PostgreSQL store."""
+"""`headgate migrate`: the tables and functions of a PostgreSQL store, the ledger of a bucket."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from headgate.cli.frame import Frame, Verb, pass_frame
 )  # fmt: skip
 @pass_frame
 def migrate(frame: Frame, sql: bool, since: int, grant: tuple[str, ...]) -> None:
-    """Make or upgrade the schema of a PostgreSQL store. Run it before the programs of a new
-    version; several at once do no harm.
+    """Make or upgrade the schema of a PostgreSQL store, or the ledger of a bucket. Run it before
+    the programs of a new version; several at once do no harm.
 
     \b
     headgate migrate --url postgresql://owner@db/app --grant app_worker
@@ -32,6 +32,9 @@ def migrate(frame: Frame, sql: bool, since: int, grant: tuple[str, ...]) -> None
     if not url.startswith(("postgresql:", "postgres:")):
         if sql or grant:
             raise click.UsageError(f"--sql and --grant are for PostgreSQL, not for {shown(url)}")
+        if url.startswith("s3:"):
+            _migrate_bucket(frame, url)
+            return
         click.echo(f"{shown(url)} needs no migration: it is brought up to date when it is opened")
         return
     need_driver(url)
@@ -59,3 +62,21 @@ def migrate(frame: Frame, sql: bool, since: int, grant: tuple[str, ...]) -> None
         click.echo(f"schema {database.schema} was version {before} and is now {after}")
     for role in grant:
         click.echo(f"role {role} may work with it", err=frame.as_json)
+
+
+def _migrate_bucket(frame: Frame, url: str) -> None:
+    from headgate.stores import need_client, shown
+
+    need_client(url)
+    from headgate.stores.bucket import formats
+
+    before, after = formats.migrate(url)
+    place = shown(url)
+    if frame.as_json:
+        frame.print_json({"ledger": place, "before": before, "format": after})
+    elif before == after:
+        click.echo(f"{place} has format {after} already")
+    elif before == 0:
+        click.echo(f"{place} is new, and has format {after}")
+    else:
+        click.echo(f"{place} had format {before} and now has {after}")

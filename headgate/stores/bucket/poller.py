@@ -46,6 +46,10 @@ class Poller:
                 )
                 self._thread.start()
 
+    @property
+    def runs(self) -> bool:
+        return self._thread is not None and self._pid == os.getpid()
+
     def close(self) -> None:
         self._ended.set()
         thread = self._thread if self._pid == os.getpid() else None

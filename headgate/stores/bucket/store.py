@@ -14,7 +14,7 @@ from headgate.claim import ClaimState
 from headgate.clock import Clock
 from headgate.errors import StoreUnavailable
 from headgate.jobs import Claimed, Finish, JobFilter, JobRecord, NewJob, State, Submitted, Unrouted
-from headgate.stores.bucket import leases, probe
+from headgate.stores.bucket import costs, leases, probe
 from headgate.stores.bucket.clock import BucketClock
 from headgate.stores.bucket.commits import Commits
 from headgate.stores.bucket.layout import Layout
@@ -23,10 +23,13 @@ from headgate.stores.bucket.patience import patiently
 from headgate.stores.bucket.poller import Poller
 from headgate.stores.bucket.replica import Replica, folder_of
 from headgate.stores.bucket.s3 import S3
+from headgate.stores.bucket.traffic import Meter, Tell
 from headgate.stores.bucket.url import parse
 from headgate.stores.protocol import (
     Bell,
     Capabilities,
+    Costs,
+    Due,
     Exchange,
     Exchanged,
     JobPage,
@@ -95,6 +98,8 @@ class BucketStore(EmbeddedStore):
             self._objects, layout, self._replica, self._clock, self._bells.ring, self.url
         )
         self._bodies = self._commits.bodies
+        self._meter = Meter(self._objects)
+        self._poll = address.poll
         super().__init__(leases.Leases(self._commits.current))
         self._poller = Poller(folder, self._commits.look, address.poll)
         self._unheard: dict[str, tuple[Claimed, ...]] = {}
@@ -126,7 +131,6 @@ class BucketStore(EmbeddedStore):
         return self._commits.run(lambda: EmbeddedStore._do(self, work))
 
     publish = _whole(EmbeddedStore.publish)
-    _submit = _whole(EmbeddedStore.submit)
     route = _whole(EmbeddedStore.route)
     mark = _whole(EmbeddedStore.mark)
     extend = _whole(EmbeddedStore.extend)
@@ -157,7 +161,15 @@ class BucketStore(EmbeddedStore):
     def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         check_chunk(jobs)
         self._bodies.ahead(job.args for job in jobs)
-        return self._submit(jobs)
+        with self._meter.telling() as tell:
+
+            def put() -> list[Submitted]:
+                done = EmbeddedStore.submit(self, jobs)
+                if tell is not None:
+                    EmbeddedStore._do(self, tell)
+                return done
+
+            return self._commits.run(put)
 
     def put_output(self, told: Sequence[Output]) -> frozenset[int]:
         self._bodies.ahead(piece.data for output in told for piece in output.pieces)
@@ -209,6 +221,22 @@ class BucketStore(EmbeddedStore):
     def doctor(self, repair: bool = False) -> list[Trouble]:
         return [*self._doctor(repair), *self._missing()]
 
+    def costs(self) -> Costs:
+        return costs.measure(self._commits, self._poll)
+
+    def _due_for_sweep(self) -> bool:
+        with self._glancing():
+            return super()._due_for_sweep()
+
+    def due_schedules(self, limit: int = 100, without: frozenset[str] = frozenset()) -> Due:
+        with self._glancing():
+            return super().due_schedules(limit, without)
+
+    def _glancing(self) -> AbstractContextManager[None]:
+        """For what workers ask every second: where somebody listens, the poller keeps the copy as
+        new as it needs to be, and whatever then follows is a write that finds out."""
+        return self._commits.glancing(1.5 * self._poll if self._poller.runs else 0.0)
+
     def _missing(self) -> list[Trouble]:
         with self._read() as tx:
             needed = self._bodies.needed(tx.connection)
@@ -237,7 +265,14 @@ class BucketStore(EmbeddedStore):
         return Registration(worker.id)
 
     def renew(self, worker: str) -> bool:
-        return self._do(lambda tx: leases.renew(tx, worker))
+        with self._meter.telling() as tell:
+
+            def renewed(tx: Transaction) -> bool:
+                if tell is not None:
+                    tell(tx)
+                return leases.renew(tx, worker)
+
+            return self._do(renewed)
 
     def unregister(self, worker: str) -> None:
         def leave(tx: Transaction) -> None:
@@ -274,7 +309,14 @@ class BucketStore(EmbeddedStore):
     # --- round trips ----------------------------------------------------------------------------
 
     def exchange(self, exchange: Exchange) -> Exchanged:
-        self._bodies.ahead(finish.result for finish in exchange.finishes)
+        if exchange.finishes:
+            self._bodies.ahead(finish.result for finish in exchange.finishes)
+            self._meter.ended(len(exchange.finishes))
+            with self._meter.telling() as tell:
+                return self._exchange(exchange, tell)
+        return self._exchange(exchange, None)
+
+    def _exchange(self, exchange: Exchange, tell: Tell | None) -> Exchanged:
         state = None if exchange.claim is None else exchange.claim.state
         before = copy.deepcopy(state)
         answer: Exchanged | None = None
@@ -288,6 +330,8 @@ class BucketStore(EmbeddedStore):
             found = self._find_unheard(exchange)
             asked = replace(exchange, claim=None) if found else exchange
             answer = EmbeddedStore.exchange(self, asked)
+            if tell is not None:
+                EmbeddedStore._do(self, tell)
             if found:
                 answer = replace(answer, claimed=found, more=True)
             return answer

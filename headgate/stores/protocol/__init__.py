@@ -9,6 +9,7 @@ raises a `StoreError` and changes nothing.
 
 from headgate.stores.protocol.catalogue import CapSpec, LimitUse, Publication, TaskSpec
 from headgate.stores.protocol.claims import Chain, Claim, Exchange, Exchanged, Passed, QueueShare
+from headgate.stores.protocol.costs import Costs, LedgerRecord, Price
 from headgate.stores.protocol.limits import (
     LimitChange,
     LimitRecord,
@@ -50,6 +51,7 @@ __all__ = [
     "Capabilities",
     "Chain",
     "Claim",
+    "Costs",
     "Due",
     "EndRecord",
     "Ended",
@@ -63,6 +65,7 @@ __all__ = [
     "LanePlace",
     "LaneRecord",
     "LaneWalk",
+    "LedgerRecord",
     "LimitChange",
     "LimitLoad",
     "LimitRecord",
@@ -72,6 +75,7 @@ __all__ = [
     "OutputPiece",
     "OutputRecord",
     "Passed",
+    "Price",
     "Publication",
     "QueueRecord",
     "QueueShare",

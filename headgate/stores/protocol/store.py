@@ -19,6 +19,7 @@ from headgate.jobs import (
 )
 from headgate.stores.protocol.catalogue import Publication, TaskSpec
 from headgate.stores.protocol.claims import AHEAD, Exchange, Exchanged
+from headgate.stores.protocol.costs import Costs
 from headgate.stores.protocol.limits import LimitChange, LimitRecord, SlotRecord, SlotRequest, Words
 from headgate.stores.protocol.looking import EventRecord, QueueRecord, Sweep, Trouble, Why
 from headgate.stores.protocol.outputs import Output, OutputRecord
@@ -257,6 +258,10 @@ class Store(Protocol):
         """What looks wrong though the tables agree: expired leases, overdue attempts, jobs that
         have waited for more than `older` seconds and could start or that nobody would start,
         a fleet that disagrees about a limit, what is orphaned."""
+        ...
+
+    def costs(self) -> Costs | None:
+        """What its requests cost, where each is paid for; None elsewhere."""
         ...
 
     # wake-ups

@@ -20,6 +20,7 @@ from headgate.jobs import (
 )
 from headgate.limits import check_group
 from headgate.stores.protocol import (
+    Costs,
     Due,
     Ended,
     EndRecord,
@@ -317,6 +318,9 @@ class RelationalStore(ABC):
     def oddities(self, older: float = 60.0) -> list[Trouble]:
         with self._read() as tx:
             return oddities.find(tx, registry.records(tx, self._alive), older)
+
+    def costs(self) -> Costs | None:
+        return None
 
     def remaining(
         self,
