@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: pgbouncer demo test check bench prove-exactness format clean
+.PHONY: pgbouncer chromium demo test check bench prove-exactness format clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -22,9 +22,20 @@ pgbouncer:
 	fi >/dev/null || true; \
 	command -v pgbouncer >/dev/null || echo "PgBouncer is missing: install it to run all tests"
 
+# The tests in a browser are skipped, and say so, where it is missing; with CI set they fail.
+chromium:
+	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -q --no-install-recommends chromium; \
+	fi >/dev/null || true; \
+	command -v chromium >/dev/null || echo "Chromium is missing: install it to run all tests"
+
+screenshots: $(VENV)/.ready chromium
+	$(BIN)/python -m tests.web.screenshots screenshots
+
 # Two at a time: most tests wait for processes more than they compute.
 TESTERS ?= 2
-test: $(VENV)/.ready pgbouncer
+test: $(VENV)/.ready pgbouncer chromium
 	$(BIN)/pytest -n $(TESTERS) --dist worksteal $(ARGS)
 
 check: $(VENV)/.ready
