@@ -60,10 +60,12 @@ def job_of(
     command = table.take("command", lambda value: command_of(value, dsari=dsari), ("?",))
     wanted = table.take("notify", lambda value: _notify(value, notify), notify)
     retry_codes = table.take("retry_exit_codes", _exit_codes, ())
+    timezone = _timezone(table) or zone
     job = JobConfig(
         name=named,
         command=command,
-        schedule=_schedule(table, name, zone, dsari=dsari),
+        schedule=_schedule(table, name, timezone, dsari=dsari),
+        timezone=timezone,
         environment=read.environment(table, "environment"),
         concurrency_groups=table.take("concurrency_groups", _names("concurrency group"), ()),
         limits=table.take("limits", _names("limit"), ()),
@@ -196,16 +198,20 @@ def zone_of(value: object) -> str:
     return find_zone(read.text(value)).key
 
 
-def _schedule(table: Section, name: str, zone: str, *, dsari: bool) -> Schedule | None:
-    when = table.take("schedule", read.text, None)
+def _timezone(table: Section) -> str | None:
     if table.has("timezone") and table.has("schedule_timezone"):
         table.problems.add(
             (*table.path, "timezone"), "is schedule_timezone by another name: give one of them"
         )
     own = table.take("timezone", zone_of, None), table.take("schedule_timezone", zone_of, None)
+    return own[0] or own[1]
+
+
+def _schedule(table: Section, name: str, zone: str, *, dsari: bool) -> Schedule | None:
+    when = table.take("schedule", read.text, None)
     schedule = Schedule(
         when=spread_seconds(when) if dsari and when is not None else when or "",
-        timezone=own[0] or own[1] or zone,
+        timezone=zone,
         jitter=table.take("jitter", read.seconds, 0.0),
         start=table.take("start", _moment, None),
         end=table.take("end", _moment, None),

@@ -28,6 +28,8 @@ class JobConfig:
     """A text is for the shell, a list is run as it is."""
     schedule: Schedule | None = None
     """None: it runs only when somebody triggers it."""
+    timezone: str = "UTC"
+    """Of its schedule, and of times that its triggers tell without one."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     """Its own, over that of the configuration."""
     concurrency_groups: tuple[str, ...] = ()

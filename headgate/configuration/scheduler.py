@@ -104,7 +104,11 @@ class Scheduler:
     def look_for_triggers(self) -> int:
         """Submit what lies in the folder of triggers; how many there were."""
         scheduled = self.scheduled
-        box = TriggerBox(scheduled.data_dir / "trigger", self._submit, self._say_once)
+        box = TriggerBox(
+            *(scheduled.data_dir / "trigger", self._submit, self._say_once),
+            zone=lambda job: scheduled.jobs[job].timezone,
+            tell=lambda told: log.warning("%s", visible(told)),
+        )
         return box.look(frozenset(scheduled.jobs))
 
     def _submit(self, trigger: Trigger) -> None:

@@ -2,8 +2,9 @@
 
 A file is first moved aside under a name of its own, so that what somebody writes in its place
 meanwhile is another trigger; then read, submitted, and deleted. The submission carries a key
-that the file itself decides: whoever finds it again, after a crash or beside us, submits the
-same run and not a second one.
+that this name decides: whoever finds it again, after a crash or beside us, submits the same run
+and not a second one. Nothing else of a file would do: a link, or a copy that keeps its time, may
+be like the one before it in all but that.
 """
 
 from __future__ import annotations
@@ -107,8 +108,12 @@ class TriggerBox:
         submit: Callable[[Trigger], None],
         report: Callable[[str], None],
         *,
-        zone: str = "UTC",
+        zone: Callable[[str], str] = lambda _: "UTC",
+        tell: Callable[[str], None] | None = None,
     ) -> None:
+        """`report` is called at every look for what lies there still; `tell` once for each file
+        that is set aside. `zone`: the one of a job, by its name, for times that name none."""
+        self._tell = tell or report
         self._folder = folder
         self._submit = submit
         self._report = report
@@ -175,14 +180,13 @@ class TriggerBox:
             if stat.st_size > MAX_BYTES:
                 raise refused(f"has more than {MAX_BYTES:,} bytes", written)
             kind = KINDS[Path(name).suffix]
-            found = read_trigger(file.read_bytes(), kind, job, written, self._zone)
+            found = read_trigger(file.read_bytes(), kind, job, written, self._zone(job))
         except ConfigurationError as error:
             # Whoever does not move a finished file here may still be writing this one.
             if abs(time.time() - stat.st_mtime) >= SETTLED:
                 self._set_aside(file, error)
             return False
-        # Of a file that was moved nothing of this changes; of the next one at least one does.
-        key = f"trigger/{job}/{stat.st_dev:x}-{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+        key = f"trigger/{job}/{file.name}"
         self._submit(
             Trigger(job, key, found.type, found.description, found.environment, found.schedule_time)
         )
@@ -191,12 +195,12 @@ class TriggerBox:
 
     def _set_aside(self, file: Path, error: ConfigurationError) -> None:
         for problem in error.problems:
-            self._report(str(problem))
+            self._tell(str(problem))
         aside = file.with_name(_original(file) + BAD)
         if aside.exists():
             aside = file.with_name(file.name.removesuffix(TAKEN) + BAD)
         file.rename(aside)
-        self._report(f"{aside}: set aside; put it right and move it back")
+        self._tell(f"{aside}: set aside; put it right and move it back")
 
 
 def refused(message: str, file: str) -> ConfigurationError:

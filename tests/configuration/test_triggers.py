@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from headgate.configuration.triggers import Trigger, TriggerBox
+from headgate.configuration.triggers import NAMES, Trigger, TriggerBox
 from headgate.errors import StoreUnavailable
 
 JOBS = frozenset(("a", "b"))
@@ -78,8 +79,34 @@ def test_the_same_text_again_is_another_run(desk: Desk) -> None:
     for _ in range(3):
         desk.put("a", "{}")
         desk.box.look(JOBS)
-        time.sleep(0.01)  # the clock of files is coarse: a later one has a later time
     assert len(desk.runs) == 3
+
+
+def test_the_same_file_again_is_another_run(desk: Desk, tmp_path: Path) -> None:
+    """A link to one that is kept elsewhere has the same node, time and size each time; a copy that
+    keeps the time often has, too."""
+    kept = tmp_path / "kept.json"
+    kept.write_text("{}")
+    (desk.folder / "a").mkdir(parents=True)
+    for _ in range(3):
+        os.link(kept, desk.folder / "a" / "trigger.json")
+        desk.box.look(JOBS)
+    assert len(desk.runs) == 3
+    assert kept.exists()
+
+
+def test_a_time_without_a_zone_is_one_of_the_job(desk: Desk) -> None:
+    zones = {"a": "Europe/Berlin", "b": "America/New_York"}
+    box = TriggerBox(desk.folder, desk.submit, desk.said.append, zone=zones.__getitem__)
+    for job in zones:
+        desk.put(job, '{"schedule_time": "2026-01-31T06:00"}')
+    desk.put("b", '{"schedule_time": "2026-01-31T06:00", "schedule_timezone": "UTC"}', NAMES[1])
+    assert box.look(JOBS) == 3
+    hours = [
+        (run.job, datetime.fromtimestamp(run.schedule_time or 0, UTC).hour)
+        for run in desk.runs.values()
+    ]
+    assert sorted(hours) == [("a", 5), ("b", 6), ("b", 11)]
 
 
 def test_after_a_death_between_submit_and_delete_it_is_the_same_run(desk: Desk) -> None:

@@ -49,6 +49,7 @@ def test_the_environment_tells_all_about_a_run_and_those_before_it(stage: Stage)
                     "concurrency_groups": ["here"],
                     "environment": {"L": "job", "J": 1},
                     "job_group": "some",
+                    "schedule_timezone": "America/New_York",
                 }
             },
         }
@@ -58,7 +59,7 @@ def test_the_environment_tells_all_about_a_run_and_those_before_it(stage: Stage)
     (bad,) = ended(stage, "full", 1)
     trigger(stage, "full", {"type": "git", "environment": {"L": "trigger"}})
     _, good = ended(stage, "full", 2)
-    trigger(stage, "full", {"schedule_time": "2020-01-01T00:00:00Z", "environment": {"PWD": "/"}})
+    trigger(stage, "full", {"schedule_time": "2019-12-31T19:00", "environment": {"PWD": "/"}})
     *_, last = ended(stage, "full", 3)
     tree.stop()
     assert [(bad.state, bad.reason), (good.state, good.reason)] == [
@@ -138,6 +139,14 @@ def test_a_bad_trigger_is_reported_and_set_aside_and_the_rest_goes_on(stage: Sta
     assert "trigger.json:1: not valid JSON" in output
     assert "schedule_time: must be" in output
     assert "there is no job 'nobody'" in output
+    # The same mistake again, after the file was taken away, is told again.
+    told = output.count("trigger.json:1: not valid JSON")
+    (folder / "a" / "trigger.json.bad").unlink()
+    trigger(stage, "a", "{not json")
+    wait_until((folder / "a" / "trigger.json.bad").exists, 20, "set aside once more")
+    wait_until(
+        lambda: tree.output().count("trigger.json:1: not valid JSON") == told + 1, 5, "told again"
+    )
     assert tree.stop() == 0
     assert stage.runs(task="a") == []
     assert not list(folder.glob("*/*.taken"))
