@@ -19,7 +19,8 @@ _COMMAND = re.compile(r"(?:\\.|[^%\\]|\\$)*", re.DOTALL)
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _RANDOM = re.compile(r"(\d+)~(\d+)")
 _WORDS_AROUND = frozenset(("sudo", "nice", "ionice", "nohup", "env", "time", "exec", "test", "["))
-_ZONES = ("CRON_TZ", "TZ")
+_ZONE = "CRON_TZ"
+"""TZ is for the commands: cron does not look at it."""
 _SHELLS = ("/bin/sh", "sh")
 
 
@@ -50,7 +51,7 @@ def read(content: str, file: str, *, system: bool = False) -> Crontab:
     def note(number: int, message: str) -> None:
         found.problems.append(Problem(message, file=file, line=number, warning=True))
 
-    for number, row in enumerate(content.splitlines(), 1):
+    for number, row in enumerate(content.split("\n"), 1):
         line = row.strip()
         if not line or line.startswith("#"):
             continue
@@ -151,7 +152,7 @@ def to_toml(crontab: Crontab, file: str) -> str:
 
 
 def _job(entry: Entry) -> dict[str, object]:
-    environment = {k: v for k, v in entry.environment.items() if k not in ("MAILTO", *_ZONES)}
+    environment = {k: v for k, v in entry.environment.items() if k not in ("MAILTO", _ZONE)}
     shell = environment.pop("SHELL", "/bin/sh")
     home = environment.get("HOME", "~")
     line = _shell_line(entry.command)
@@ -159,11 +160,10 @@ def _job(entry: Entry) -> dict[str, object]:
         command: object = ["sudo", "-H", "-u", entry.user, "--", shell, "-c", line]
     else:
         command = line if shell in _SHELLS else [shell, "-c", line]
-    zone = next((entry.environment[z] for z in _ZONES if entry.environment.get(z)), None)
     return {
         "command": command,
         "schedule": entry.when,
-        "timezone": zone,
+        "timezone": entry.environment.get(_ZONE) or None,
         "cwd": home if home.startswith(("/", "~")) else "~",
         **({"environment": environment} if environment else {}),
     }
@@ -178,8 +178,9 @@ def _shell_line(command: str) -> str:
     if not told[-1]:
         told.pop()  # the last line has ended already
     if not told:
-        return f"{{ {line}; }} < /dev/null"
-    return f"printf '%s\\n' {shlex.join(told)} | {{ {line}; }}"
+        return f"{{ {line}\n}} < /dev/null"
+    # On a line of its own: it may end with a comment, or with &.
+    return f"printf '%s\\n' {shlex.join(told)} | {{ {line}\n}}"
 
 
 def _split(command: str) -> tuple[str, str | None]:

@@ -12,6 +12,7 @@ import pytest
 
 from headgate.configuration.checking import load
 from headgate.configuration.crontab import read, to_toml
+from headgate.configuration.localzone import local_zone
 from headgate.configuration.model import JobConfig
 
 TAB = r"""
@@ -55,6 +56,19 @@ def test_a_crontab_becomes_jobs(tmp_path: Path) -> None:
     assert again.command == ("/bin/bash", "-c", "poll -v")
 
 
+def test_a_zone_for_commands_is_none_for_schedules(tmp_path: Path) -> None:
+    """cron hands TZ to what it runs, and takes its own times by CRON_TZ."""
+    jobs = imported("TZ=Asia/Tokyo\n0 1 * * * a\nCRON_TZ=Europe/Berlin\n0 1 * * * b\n", tmp_path)
+    assert [job.environment.get("TZ") for job in jobs.values()] == ["Asia/Tokyo"] * 2
+    zones = [job.schedule.timezone for job in jobs.values() if job.schedule]
+    assert (zones[0] == local_zone(), zones[1]) == (True, "Europe/Berlin")
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    (job,) = imported("0 1 * * * echo a\x0cb\u2028c\x85d\r\n", tmp_path).values()
+    assert job.command == "echo a\x0cb\u2028c\x85d"
+
+
 def test_what_cannot_be_carried_over_is_said_with_its_line() -> None:
     problems = read(TAB, "crontab").problems
     assert [(problem.line, problem.message.split(":")[0]) for problem in problems] == [
@@ -80,6 +94,8 @@ def test_input_behind_a_percent_sign_reaches_the_command(tmp_path: Path) -> None
         (r"cat%a\%b", "a%b\n"),
         (r"cat%a\\%b", "a\\%b\n"),
         ("cat%", ""),
+        ("cat # and no more%a", "a\n"),
+        ("echo x &%", "x\n"),
     ],
 )
 def test_backslashes_before_percent_signs(written: str, told: str, tmp_path: Path) -> None:
