@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +12,14 @@ import pytest
 
 from headgate.claim import ClaimState
 from headgate.errors import StoreVersion
-from headgate.jobs import Finish, NewJob
+from headgate.jobs import Finish, JobFilter, NewJob
 from headgate.stores.bucket import costs, formats, ledger, traffic
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import Claim, Exchange, NewWorker
 from tests.bucket.memory import MemoryObjects
 
+ROOT = Path(__file__).parents[2]
 KINDS = ("read", "write", "list", "delete")
 
 
@@ -119,3 +121,23 @@ def test_a_newer_format_is_refused_an_older_migrated_step_by_step(
     assert formats.upgrade(objects, layout, "s3://tests/x") == last
     after = msgspec.json.decode(objects.held[layout.ledger][0])
     assert (after["format"], after["new"]) == (later, True)
+
+
+def test_the_ledger_in_the_documentation_is_one(tmp_path: Path, objects: MemoryObjects) -> None:
+    page = (ROOT / "docs" / "bucket.md").read_text(encoding="utf-8")
+    [example] = re.findall(r'^```json\n(\{"format".*?)^```$', page, re.M | re.S)
+    objects.create("shop/ledger.json", example.encode())
+    mark = re.search(r"bodies/[^.]*\.txt", example)
+    assert mark is not None
+    objects.create(f"shop/{mark[0]}", b'{"rows": "many"}')
+    store = BucketStore(f"s3://acme-jobs/shop?cache={tmp_path}", objects=objects)
+    try:
+        found = {job.task: job for job in store.find(JobFilter())}
+        assert found["charge"].state == "running"
+        assert found["charge"].worker == "web-1"
+        assert found["report"].args == '{"rows": "many"}'
+        assert [slot.holder for slot in store.group("tenant/acme")[1]] == [found["charge"].id]
+        # Its lease ended long ago; all else is sound.
+        assert {trouble.what for trouble in store.doctor()} <= {"dead-workers"}
+    finally:
+        store.close()

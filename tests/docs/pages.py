@@ -8,7 +8,8 @@
   compared. What only looks is looked at again until it fits: workers take their time.
 - `sh` blocks are not run, but their commands and flags must exist.
 
-`postgresql://app@db.example/app` in what is run is a database of the test's own.
+`postgresql://app@db.example/app` in what is run is a database of the test's own, and
+`s3://acme-jobs/shop` a bucket.
 
 A comment before a block says what the reader is told in words: `<!-- docs: another terminal -->`
 starts its commands and leaves them running, `<!-- docs: exit 3 -->` expects that code.
@@ -34,6 +35,7 @@ from headgate.stores import open_store
 ROOT = Path(__file__).parents[2]
 PATIENCE = 10.0
 DATABASE = "//app@db.example/app"
+BUCKET = "s3://acme-jobs/shop"
 RUN = ("python", "console", "toml")
 
 _BLOCK = re.compile(
@@ -116,6 +118,8 @@ class Page:
         self.blocks = blocks(page)
         if any(block.kind in RUN and DATABASE in block.body for block in self.blocks):
             self.blocks = self._with_database(self.blocks)
+        if any(block.kind in RUN and BUCKET in block.body for block in self.blocks):
+            self.blocks = self._with_bucket(self.blocks)
         clean = {n: v for n, v in os.environ.items() if not n.startswith("HEADGATE_")}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.env = {**clean, "PATH": path, "TERM": "dumb"}
@@ -137,6 +141,13 @@ class Page:
 
         _, _, place = self.things.enter_context(shared().database()).partition(":")
         return [replace(block, body=block.body.replace(DATABASE, place)) for block in found]
+
+    def _with_bucket(self, found: list[Block]) -> list[Block]:
+        from tests.bucket.server import credentials, shared
+
+        credentials()
+        url = shared().fresh(self.folder / "copy")
+        return [replace(block, body=block.body.replace(BUCKET, url)) for block in found]
 
     def run(self) -> int:
         """Run every block; how many there were."""
