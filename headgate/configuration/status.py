@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from headgate.configuration.model import Scheduled
@@ -11,15 +12,21 @@ from headgate.jobs import JobFilter, JobRecord, State
 from headgate.stores.protocol import Store
 from headgate.why import age, ask
 
-MOST = 200
+MOST = 5000
+"""Runs of one state that are told."""
+LOOKED = 50_000
+"""Jobs of one state that are looked through for them: the store may hold others than ours."""
+PAGE = 500
+ASKED = 20
+"""Runs of one job that are asked what they wait for: those behind them wait for these, too."""
 
 
 def status(store: Store, scheduled: Scheduled) -> Iterator[str]:
     """Line by line: what runs, what waits and for what, the groups, and what comes next."""
     now = store.now()
-    running = _of(store, "running", scheduled)
-    waiting = _of(store, "ready", scheduled)
-    later = _of(store, "scheduled", scheduled)
+    running, more_running = _of(store, "running", scheduled)
+    waiting, more_waiting = _of(store, "ready", scheduled)
+    later, more_later = _of(store, "scheduled", scheduled)
     yield (
         f"{len(scheduled.jobs)} jobs, {len(running)} running, {len(waiting)} waiting,"
         f" {len(later)} for later"
@@ -28,11 +35,18 @@ def status(store: Store, scheduled: Scheduled) -> Iterator[str]:
         since = now - (run.started_at or run.created_at)
         where = f" on {run.worker}" if run.worker else ""
         yield f"[{run.task} {run.id}] running for {age(since)}{where}{_in(run.groups)}"
+    yield from more_running
+    asked: Counter[str] = Counter()
     for run in waiting:
         waited = now - (run.ready_at or run.created_at)
-        yield f"[{run.task} {run.id}] blocked for {age(waited)}: {ask(store, run.id)}"
+        asked[run.task] += 1
+        first = asked[run.task] <= ASKED
+        why = ask(store, run.id) if first else f"behind the {ASKED} runs of {run.task} above"
+        yield f"[{run.task} {run.id}] blocked for {age(waited)}: {why}"
+    yield from more_waiting
     for run in later:
         yield f"[{run.task} {run.id}] due {_moment(run.run_at)}"
+    yield from more_later
     for name, runs in removed_runs(store, scheduled.jobs).items():
         for run in reversed(runs):
             waited = now - (run.ready_at or run.created_at)
@@ -43,10 +57,25 @@ def status(store: Store, scheduled: Scheduled) -> Iterator[str]:
     yield from _groups(store, scheduled)
 
 
-def _of(store: Store, state: State, scheduled: Scheduled) -> list[JobRecord]:
+def _of(
+    store: Store, state: State, scheduled: Scheduled
+) -> tuple[list[JobRecord], tuple[str, ...]]:
+    """Runs in this state, and a line about those that are not among them."""
     wanted = JobFilter(states=frozenset([state]))
-    found = [job for job in store.find(wanted, limit=MOST) if job.task in scheduled.jobs]
-    return sorted(found, key=lambda job: (job.task, job.id))
+    found: list[JobRecord] = []
+    after: str | None = None
+    looked = 0
+    while len(found) <= MOST and looked < LOOKED:
+        page = store.find(wanted, limit=PAGE, after=after)
+        found += [job for job in page if job.task in scheduled.jobs]
+        looked += len(page)
+        if len(page) < PAGE:
+            break
+        after = page[-1].id
+    told = found[:MOST]
+    whole = len(told) == len(found) and looked < LOOKED
+    more = () if whole else (f"there may be more: see headgate jobs ls --state {state}",)
+    return sorted(told, key=lambda job: (job.task, job.id)), more
 
 
 def _groups(store: Store, scheduled: Scheduled) -> Iterable[str]:
