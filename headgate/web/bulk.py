@@ -37,7 +37,7 @@ ALLOWED: dict[Verb, frozenset[State]] = {
 }
 
 PAGE = 200
-PREVIEW_PAGES = 5
+PREVIEW_PAGES = 3
 KEPT = 50
 ERRORS = 20
 PATIENCE = 5

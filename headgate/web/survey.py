@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from headgate.errors import HeadgateError
 from headgate.limits import split_group
-from headgate.stores.protocol import LanePlace, LaneWalk, Store
+from headgate.stores.protocol import GroupPage, LanePage, LanePlace, LaneWalk, Store
 
 log = logging.getLogger("headgate.web")
 
@@ -64,6 +64,8 @@ class Survey:
         self._store = store
         self._limit = limit
         self._lock = threading.Lock()
+        """Of what was seen. Nobody waits for it while the store is asked."""
+        self._stepping = threading.Lock()
         self._round: dict[str, KeyLoad] = {}
         self._last: dict[str, KeyLoad] | None = None
         self._lane: LanePlace | None = None
@@ -76,11 +78,10 @@ class Survey:
 
     def page(self, sort: str, search: str, offset: int, limit: int) -> KeyPage:
         self._asked = time.monotonic()
+        until = self._asked + AT_ONCE
+        while self._last is None and time.monotonic() < until and not self._round_is_long():
+            self._try_step()
         with self._lock:
-            if self._last is None:
-                until = time.monotonic() + AT_ONCE
-                while self._last is None and time.monotonic() < until:
-                    self._step()
             self._start()
             keys = self._round if self._last is None else self._last
             found = list(keys.values())
@@ -104,12 +105,12 @@ class Survey:
                 if began - self._asked > WANTED:
                     self._thread = None
                     return
-                if self._last is None or began - self._ended >= AGAIN:
-                    try:
-                        self._step()
-                    except HeadgateError as error:
-                        log.warning("the keys of %s could not be seen: %s", self._limit, error)
-                        pause = AGAIN
+            if self._last is None or began - self._ended >= AGAIN:
+                try:
+                    self._try_step()
+                except HeadgateError as error:
+                    log.warning("the keys of %s could not be seen: %s", self._limit, error)
+                    pause = AGAIN
             took = time.monotonic() - began
             if self.stop.wait(max(pause, took * REST)):
                 return
@@ -120,11 +121,31 @@ class Survey:
         if thread is not None:
             thread.join(5.0)
 
-    def _step(self) -> None:
-        store = self._store()
-        if not self._lanes_done:
-            walk = LaneWalk(self._limit, after=self._lane, lanes=STEP, counted=COUNTED)
-            page = store.lanes(walk)
+    def _round_is_long(self) -> bool:
+        """Then the thread goes on alone: who asks is shown what there is."""
+        return len(self._round) >= STEP
+
+    def _try_step(self) -> None:
+        """A step, unless somebody is at one."""
+        if not self._stepping.acquire(blocking=False):
+            time.sleep(0.01)
+            return
+        try:
+            self._step(self._store())
+        finally:
+            self._stepping.release()
+
+    def _step(self, store: Store) -> None:
+        walk = LaneWalk(self._limit, after=self._lane, lanes=STEP, counted=COUNTED)
+        lanes = None if self._lanes_done else store.lanes(walk)
+        groups = None
+        if not self._groups_done:
+            groups = store.held_groups(f"{self._limit}/", self._group, STEP)
+        with self._lock:
+            self._note(lanes, groups)
+
+    def _note(self, page: LanePage | None, held: GroupPage | None) -> None:
+        if page is not None:
             for lane in page.lanes:
                 for need in lane.needs:
                     name, key = split_group(need.group)
@@ -135,8 +156,7 @@ class Survey:
                         since = lane.since
                         load.oldest = since if load.oldest is None else min(since, load.oldest)
             self._lane, self._lanes_done = page.after, page.after is None
-        if not self._groups_done:
-            held = store.held_groups(f"{self._limit}/", self._group, STEP)
+        if held is not None:
             for group in held.groups:
                 load = self._load(group.group.partition("/")[2])
                 load.held, load.holders = group.held, group.holders

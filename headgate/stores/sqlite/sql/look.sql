@@ -38,10 +38,19 @@ WITH RECURSIVE l (turn, lane, place) AS (
     SELECT r.turn, r.lane, r.place FROM l CROSS JOIN ready r
     WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band
       AND (r.turn, r.lane, r.place) = (
-        SELECT x.turn, x.lane, x.place FROM ready x
-        WHERE x.queue = :queue AND x.priority = :priority AND x.band = :band
-          AND (x.turn, x.lane) > (l.turn, l.lane)
-        ORDER BY x.turn, x.lane, x.place LIMIT 1)
+        SELECT y.turn, y.lane, y.place FROM (
+            SELECT * FROM (
+                SELECT x.turn, x.lane, x.place FROM ready x
+                WHERE x.queue = :queue AND x.priority = :priority AND x.band = :band
+                  AND x.turn = l.turn AND x.lane > l.lane
+                ORDER BY x.lane, x.place LIMIT 1)
+            UNION ALL
+            SELECT * FROM (
+                SELECT x.turn, x.lane, x.place FROM ready x
+                WHERE x.queue = :queue AND x.priority = :priority AND x.band = :band
+                  AND x.turn > l.turn
+                ORDER BY x.turn, x.lane, x.place LIMIT 1)
+        ) AS y ORDER BY y.turn, y.lane LIMIT 1)
     LIMIT 1000
 )
 SELECT turn, lane FROM l

@@ -6,22 +6,41 @@ SELECT count(*) AS n, min(since) AS since FROM (
     WHERE queue = :queue AND priority = :priority AND band = :band LIMIT :bound
 ) AS found
 
--- Hop from lane to lane, whatever stands in them; a lane is found by the row of its first job.
+-- Hop from lane to lane, whatever stands in them; a lane is found by the row of its first job. The
+-- next is looked for in the same turn and then in the turns after it: by both at once, all jobs of
+-- the lane would be passed on the way.
 -- name: lanes
 WITH RECURSIVE l (turn, lane, place, job, since) AS (
     SELECT * FROM (
-        SELECT turn, lane, place, job, since FROM ready
-        WHERE queue = :queue AND priority = :priority AND band = :band AND turn <= :last
-          AND ((turn, lane) > (:turn, :lane) OR (:fresh AND turn = :turn AND lane = :lane))
-        ORDER BY turn, lane, place LIMIT 1)
+        SELECT * FROM (
+            SELECT turn, lane, place, job, since FROM ready
+            WHERE queue = :queue AND priority = :priority AND band = :band AND turn = :turn
+              AND lane >= :lane || CASE WHEN :fresh THEN '' ELSE char(1) END
+            ORDER BY lane, place LIMIT 1)
+        UNION ALL
+        SELECT * FROM (
+            SELECT turn, lane, place, job, since FROM ready
+            WHERE queue = :queue AND priority = :priority AND band = :band AND turn > :turn
+              AND turn <= :last
+            ORDER BY turn, lane, place LIMIT 1)
+        ORDER BY turn, lane LIMIT 1)
     UNION ALL
     SELECT r.turn, r.lane, r.place, r.job, r.since FROM l CROSS JOIN ready r
     WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band
       AND (r.turn, r.lane, r.place) = (
-        SELECT x.turn, x.lane, x.place FROM ready x
-        WHERE x.queue = :queue AND x.priority = :priority AND x.band = :band
-          AND (x.turn, x.lane) > (l.turn, l.lane) AND x.turn <= :last
-        ORDER BY x.turn, x.lane, x.place LIMIT 1)
+        SELECT y.turn, y.lane, y.place FROM (
+            SELECT * FROM (
+                SELECT x.turn, x.lane, x.place FROM ready x
+                WHERE x.queue = :queue AND x.priority = :priority AND x.band = :band
+                  AND x.turn = l.turn AND x.lane > l.lane
+                ORDER BY x.lane, x.place LIMIT 1)
+            UNION ALL
+            SELECT * FROM (
+                SELECT x.turn, x.lane, x.place FROM ready x
+                WHERE x.queue = :queue AND x.priority = :priority AND x.band = :band
+                  AND x.turn > l.turn AND x.turn <= :last
+                ORDER BY x.turn, x.lane, x.place LIMIT 1)
+        ) AS y ORDER BY y.turn, y.lane LIMIT 1)
     LIMIT :limit
 )
 SELECT l.turn, l.lane, l.since, (SELECT j.id FROM jobs j WHERE j.n = l.job) AS id,
