@@ -312,3 +312,18 @@ def test_who_stood_still_over_naming_a_body_decides_again(
     record = machines.add().job(job.id)
     assert record is not None
     assert record.args == args
+
+
+def test_who_cleans_up_leaves_what_is_young_and_writes_nothing_for_nothing(
+    machines: Machines,
+) -> None:
+    store = machines.add()
+    store.submit([NewJob("task", args=text("kept"))])
+    keeper, objects = store._commits.keeper, machines.objects
+    before = objects.counts["write"]
+    assert keeper.collect(older=-1.0) == 0
+    assert objects.counts["write"] == before
+    objects.create("x/runs/000000000001-000000000002-abc.json", b"{}")
+    objects.create("x/probes/abc.json", b"{}")
+    assert keeper.collect() == 0
+    assert keeper.collect(older=-1.0) == 2

@@ -97,7 +97,7 @@ def test_a_worker_and_all_that_one_asks_about_it(place: Place) -> None:
         assert headgate("queues", "ls").code == 0
         told = ok(headgate("doctor"))
         assert re.search(r"ledger  \d+ kB, written \d+ times;", told)
-        assert re.search(r"objects .*, 2 bodies; 0 that nobody names", told)
+        assert re.search(r"objects .*, 2 bodies, 0 probes; 0 that nobody names", told)
         assert "a month: 259,200 writes, 5,184,000 reads" in told
         costs = json.loads(ok(headgate("doctor", "--json")))["costs"]
         assert costs["requests"]["write"] > 0

@@ -91,7 +91,7 @@ def test_objects_that_nobody_names_are_told(store: BucketStore, objects: MemoryO
     store.submit([NewJob("task", args=json.dumps({"x": "y" * 5000}))])
     objects.create("x/runs/000000000001-000000000002-abc.json", b"{}")
     told = store.costs()
-    assert told.objects == {"runs": 1, "checkpoints": 0, "parts": 0, "bodies": 1}
+    assert told.objects == {"runs": 1, "checkpoints": 0, "parts": 0, "bodies": 1, "probes": 0}
     assert told.unnamed == 1
 
 

@@ -79,6 +79,6 @@ def _ledger(commits: Commits, head: Head, entries: int) -> LedgerRecord:
 def _by_folder(layout: Layout, keys: list[str]) -> dict[str, int]:
     folders = {
         "runs": layout.runs, "checkpoints": layout.checkpoints,
-        "parts": layout.parts, "bodies": layout.bodies,
+        "parts": layout.parts, "bodies": layout.bodies, "probes": layout.probes,
     }  # fmt: skip
     return {name: sum(key.startswith(prefix) for key in keys) for name, prefix in folders.items()}

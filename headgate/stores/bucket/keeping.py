@@ -241,7 +241,8 @@ class Keeper:
 
     def collect(self, older: float = FORGOTTEN) -> int:
         """Delete what nobody names any more; how many."""
-        old = [one.key for one in self.stored() if one.age > older]
+        stored, named = self.stored(), self.named()
+        old = [one.key for one in stored if one.age > older and one.key not in named]
         if not old:
             return 0
         # Somebody may have been about to name one of them when we listed it, and have stood still
@@ -258,7 +259,7 @@ class Keeper:
     def stored(self) -> list[Listed]:
         """All objects but the ledger."""
         layout = self._layout
-        kinds = layout.runs, layout.checkpoints, layout.parts, layout.bodies
+        kinds = layout.runs, layout.checkpoints, layout.parts, layout.bodies, layout.probes
         return [one for prefix in kinds for one in self._objects.list(prefix)]
 
     def named(self) -> set[str]:
