@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from headgate.configuration.crontimes import same_days
+from headgate.configuration.jobchecks import RESERVED
 from headgate.configuration.problems import Problem
 from headgate.configuration.writing import comment, table
-from headgate.errors import DeclarationError
+from headgate.errors import DeclarationError, InvalidSchedule
 from headgate.schedules.schedule import Schedule
+from headgate.schedules.zones import find_zone
 
 _SETTING = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=]+))\s*=\s*(.*?)\s*""")
 _UNESCAPED_PERCENT = re.compile(r"(?<!\\)%")
@@ -64,7 +66,11 @@ def read(content: str, file: str, *, system: bool = False) -> Crontab:
         setting = None if line[0].isdigit() or line[0] in "*@-" else _SETTING.fullmatch(line)
         if setting is not None:
             name = setting[1] or setting[2] or setting[3] or ""
-            variables[name] = _unquoted(setting[4])
+            given = _unquoted(setting[4])
+            if (odd := _unusable(name, given)) is not None:
+                note(number, odd)
+                continue
+            variables[name] = given
             if name == "MAILTO":
                 note(number, "MAILTO has no effect: output is kept, and [notify] tells of failures")
             continue
@@ -84,6 +90,18 @@ def decoded(raw: bytes) -> str:
 def _no_text(line: str) -> int | None:
     """The first byte of the line that is not text."""
     return next((ord(c) & 0xFF for c in line if "\ud800" <= c <= "\udfff"), None)
+
+
+def _unusable(name: str, given: str) -> str | None:
+    """Why a setting is left out, if it is."""
+    if not name or "=" in name:
+        return f"left out: {name!r} cannot be the name of a variable"
+    if name == _ZONE and given:
+        try:
+            find_zone(given)
+        except InvalidSchedule as error:
+            return f"left out, so what follows is in the zone before it: {error}"
+    return None
 
 
 def _unquoted(written: str) -> str:
@@ -153,8 +171,8 @@ def to_toml(crontab: Crontab, file: str) -> str:
 
 def _job(entry: Entry) -> dict[str, object]:
     environment = {k: v for k, v in entry.environment.items() if k not in ("MAILTO", _ZONE)}
-    shell = environment.pop("SHELL", "/bin/sh")
-    home = environment.get("HOME", "~")
+    shell = environment.pop("SHELL", "") or "/bin/sh"
+    home = environment.get("HOME", "")
     line = _shell_line(entry.command)
     if entry.user is not None:
         command: object = ["sudo", "-H", "-u", entry.user, "--", shell, "-c", line]
@@ -164,7 +182,7 @@ def _job(entry: Entry) -> dict[str, object]:
         "command": command,
         "schedule": entry.when,
         "timezone": entry.environment.get(_ZONE) or None,
-        "cwd": home if home.startswith(("/", "~")) else "~",
+        "cwd": home if home.startswith("/") else "~",
         **({"environment": environment} if environment else {}),
     }
 
@@ -203,6 +221,8 @@ def _name(entry: Entry, names: set[str]) -> str:
         base = re.sub(r"[^-A-Za-z0-9_+.]", "", PurePath(word).name).strip(".")
         if base and base not in _WORDS_AROUND and not word.startswith("-") and "=" not in word:
             chosen = base[:50]
+            if chosen.startswith(RESERVED):
+                chosen = chosen.replace(".", "-", 1)
             break
     name, count = chosen, 1
     while name in names:

@@ -64,6 +64,25 @@ def test_a_zone_for_commands_is_none_for_schedules(tmp_path: Path) -> None:
     assert (zones[0] == local_zone(), zones[1]) == (True, "Europe/Berlin")
 
 
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("CRON_TZ=Mars/Olympus", "time zone 'Mars/Olympus' is not known"),
+        ("'A=B'=c", "'A=B' cannot be the name of a variable"),
+        ("HOME=~nobody-of-that-name", ""),
+        ("SHELL=", ""),
+    ],
+)
+def test_odd_settings_make_no_file_that_is_refused(setting: str, told: str, tmp_path: Path) -> None:
+    tab = f"{setting}\n0 1 * * * /opt/headgate.sh\n"
+    (job,) = imported(tab, tmp_path).values()
+    assert job.command == "/opt/headgate.sh"
+    problems = read(tab, "crontab").problems
+    assert [(problem.line, told in problem.message) for problem in problems] == [
+        *([(1, True)] if told else [])
+    ]
+
+
 def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     (job,) = imported("0 1 * * * echo a\x0cb\u2028c\x85d\r\n", tmp_path).values()
     assert job.command == "echo a\x0cb\u2028c\x85d"
