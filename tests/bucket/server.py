@@ -68,6 +68,8 @@ class SeaweedFS(Server):
 
     def _run(self) -> subprocess.Popen[bytes]:
         ports = [f"-{option}={port}" for option, port in self._ports.items()]
+        # Not as one of the processes that a test started and looks for at its end.
+        env = {name: value for name, value in os.environ.items() if "HEADGATE" not in name}
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 [
@@ -87,6 +89,7 @@ class SeaweedFS(Server):
                     "-master.telemetry=false",
                 ],
                 cwd=self.folder,
+                env=env,
                 stdout=log,
                 stderr=log,
                 preexec_fn=end_with_parent,  # noqa: PLW1509 - nothing but one system call
