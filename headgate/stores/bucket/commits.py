@@ -122,8 +122,6 @@ class Commits:
         self._wrote_at = float("-inf")
         self._looked_at = float("-inf")
         """When the copy was known to be what the bucket held."""
-        self._looked_at = float("-inf")
-        """When the copy was known to be what the bucket held."""
         self._together = 0
         """How many were carried out by the last write."""
         self._trip = 0.01
@@ -281,19 +279,9 @@ class Commits:
                 yield tx
             return
         if time.monotonic() - self._looked_at > getattr(self._local, "age", 0.0):
-            if time.monotonic() - self._looked_at > getattr(self._local, "age", 0.0):
             self.refresh()
         with self.replica.db.read() as tx, self._as_current(tx):
             yield tx
-
-    @contextmanager
-    def glancing(self, age: float) -> Generator[None]:
-        """What this thread reads here may be so many seconds old."""
-        self._local.age = age
-        try:
-            yield
-        finally:
-            self._local.age = 0.0
 
     @contextmanager
     def glancing(self, age: float) -> Generator[None]:
@@ -390,10 +378,8 @@ class Commits:
             self._begun += 1
             mine = self._begun
             began = time.monotonic()
-            began = time.monotonic()
             self._follow()
             self._ended = mine
-            self._looked_at = began
             self._looked_at = began
 
     def _follow(self) -> None:
