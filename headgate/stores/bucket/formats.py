@@ -25,7 +25,7 @@ There is no older format than the first, so there is no step yet."""
 
 def migrate(url: str) -> tuple[int, int]:
     """Have a ledger of this format there; the format before (0: there was none), and now."""
-    from headgate.stores.bucket.store import BucketStore
+    from headgate.stores import open_store
 
     address = parse(url)
     objects = S3(address)
@@ -34,7 +34,7 @@ def migrate(url: str) -> tuple[int, int]:
     finally:
         objects.close()
     if before == 0:
-        BucketStore(url).close()
+        open_store(url).close()
     return before, FORMAT
 
 
