@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 
@@ -17,6 +18,8 @@ class MemoryObjects:
         self.counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._etags = itertools.count(1)
+        self._own = uuid.uuid4().hex[:8]
+        """In all etags: those of two buckets differ, as they do where contents make them."""
 
     def get(self, key: str, known: str | None = None) -> Got | None:
         with self._lock:
@@ -38,7 +41,7 @@ class MemoryObjects:
             found = self.held.get(key)
             if (None if found is None else found[1]) != known:
                 raise Lost(key)
-            etag = f'"{next(self._etags)}"'
+            etag = f'"{self._own}-{next(self._etags)}"'
             self.held[key] = (body, etag, time.time())
             return etag
 

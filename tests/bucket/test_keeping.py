@@ -123,10 +123,9 @@ def test_nothing_that_is_named_is_deleted(tmp_path: Path) -> None:
                 # What a has gathered and not named yet would be an hour old by now.
                 a._commits.keeper._made_at = float("-inf")
         a.add(40, args=text(500))
+        assert any(entry.object for entry in a.ledger().recent)
         a.kept()
         deleted = a._commits.keeper.collect(older=-1.0)
-        ledger = a.ledger()
-        assert any(entry.object for entry in ledger.recent)
         assert deleted + len(objects.held) > 3
         with opened(tmp_path, objects, "c") as (c,):
             same(a, b, c)

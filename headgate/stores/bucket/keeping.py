@@ -70,6 +70,8 @@ class Keeper:
         self._layout = layout
         self._replica = replica
         self._busy = threading.Lock()
+        self._full = False
+        """Was the ledger, when it was replaced last."""
         self._run: Run | None = None
         self._checkpoint: tuple[Checkpoint | None, Checkpoint] | None = None
         """The one that was in force when it was made, and the new one."""
@@ -111,6 +113,7 @@ class Keeper:
     ) -> tuple[list[Run], Checkpoint | None, int]:
         """The runs and the checkpoint to name from now on, and up to which entry they hold all.
         What is not of use any more, because others were quicker, is left alone."""
+        self._full = _is_full(recent)
         runs, checkpoint = list(head.runs), head.checkpoint
         gathered = max([0 if checkpoint is None else checkpoint.seq, *(run.last for run in runs)])
         if self._clock.boot() - self._made_at > FRESH:
@@ -142,12 +145,21 @@ class Keeper:
             self._run = None
         if self._checkpoint is not None and head.checkpoint == self._checkpoint[1]:
             self._checkpoint = None
-        if self._busy.acquire(blocking=False):
+        if self._due(head) and self._busy.acquire(blocking=False):
             thread = threading.Thread(target=self._keep, name="headgate-keeper", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # the interpreter is ending: somebody else will do it
                 self._busy.release()
+
+    def _due(self, head: Head) -> bool:
+        """Asked after every commit, so that there is a thread only while it has something to do: in
+        a child that is forked meanwhile, what it held within SQLite is held for ever."""
+        return (
+            (self._full and self._run is None)
+            or (self._checkpoint is None and _outgrown(head))
+            or time.monotonic() - self._collected > COLLECT_EVERY
+        )
 
     def _keep(self) -> None:
         try:
@@ -171,7 +183,7 @@ class Keeper:
             recent = self._replica.recent(tx.connection)
         if head is None or self._run is not None:
             return
-        if sum(len(t) for _, t in recent) < SEAL_BYTES and len(recent) < SEAL_ENTRIES:
+        if not _is_full(recent):
             return
         base = 0 if head.checkpoint is None else head.checkpoint.seq
         gathered = max([base, *(run.last for run in head.runs)])
@@ -200,8 +212,7 @@ class Keeper:
             head = self._replica.head(tx.connection)
             if head is None or self._checkpoint is not None:
                 return
-            old = 0 if head.checkpoint is None else head.checkpoint.bytes
-            if sum(run.bytes for run in head.runs) < max(CHECKPOINT_BYTES, old):
+            if not _outgrown(head):
                 return
             self._begin()
             self._checkpoint = head.checkpoint, self._dump(tx.connection, head)
@@ -286,6 +297,16 @@ class Keeper:
                     raise
                 continue
             return named
+
+
+def _is_full(recent: list[tuple[int, str]]) -> bool:
+    return len(recent) >= SEAL_ENTRIES or sum(len(text) for _, text in recent) >= SEAL_BYTES
+
+
+def _outgrown(head: Head) -> bool:
+    """Is there more in runs than in the checkpoint before them?"""
+    old = 0 if head.checkpoint is None else head.checkpoint.bytes
+    return sum(run.bytes for run in head.runs) >= max(CHECKPOINT_BYTES, old)
 
 
 def create(objects: Objects, key: str, body: bytes) -> None:
