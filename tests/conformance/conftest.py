@@ -16,6 +16,7 @@ from headgate.clock import Clock
 from headgate.jobs import Claimed, Failure, Finish, NewJob, Progress
 from headgate.limits import Need, Needs
 from headgate.stores import open_store
+from headgate.stores.bucket.sharded import ShardedStore
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import (
     Claim,
@@ -61,6 +62,27 @@ ALSO = {
     "pgbouncer": {"test_life", "test_from_outside", "test_queues"},
     "postgres-system": {"test_slots", "test_turns"},
     "bucket-server": {"test_slots", "test_queues"},
+    "bucket-shards": {
+        "test_life",
+        "test_from_outside",
+        "test_limits",
+        "test_queues",
+        "test_aborted",
+    },
+}
+
+
+# What does not hold between tasks that live in different shards, or asks a store for its insides.
+NOT_SHARDED = {
+    "test_an_end_that_was_not_its_own_is_told_once": "a cap joins tasks that have two homes",
+    "test_nobody_starves_where_places_are_scarce": "a slot by hand gave the limit its home",
+    "test_a_key_has_one_turn_however_many_tasks_it_uses": "turns are taken in each shard",
+    "test_find_by_state_task_queue_group_time": "jobs of one moment are in order of their shards",
+    "test_the_latest_of_a_task_is_found_among_many_ends": "each shard looks so far back",
+    "test_not_past_somebody_who_waits_for_a_place": "so is the order of starts",
+    "test_of_many_places_one_is_left_to_who_waits_for_it": "what is reserved ahead is divided",
+    "test_lost_places_are_written_down_again": "writes to tables",
+    "test_who_declared_nothing_leaves_nothing": "reads tables",
 }
 
 
@@ -191,14 +213,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "rig" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
         also = [store for store, modules in ALSO.items() if module in modules]
+        if os.environ.get("HEADGATE_PROOF") == "full" and "bucket-shards" not in also:
+            also.append("bucket-shards")
         if not has_system_postgres():
             also = [store for store in also if store != "postgres-system"]
-        metafunc.parametrize("rig", [*sorted(STORES), *also], indirect=True)
+        stores = [*sorted(STORES), *also]
+        if metafunc.function.__name__ in NOT_SHARDED and "bucket-shards" in stores:
+            stores.remove("bucket-shards")
+        metafunc.parametrize("rig", stores, indirect=True)
 
 
 def _opened(store: str, folder: Path, clock: Clock) -> Store:
     if store == "bucket":  # in the memory of this process; `bucket-server` is a server
         return BucketStore(f"s3://tests/all?cache={folder}", clock=clock, objects=MemoryObjects())
+    if store == "bucket-shards":
+        url = f"s3://tests/all?cache={folder}&shards=2"
+        return ShardedStore(url, clock=clock, objects=MemoryObjects())
     return open_store(store_url(store, folder, quick=True), clock=clock)
 
 

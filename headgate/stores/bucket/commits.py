@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from headgate.clock import Clock
-from headgate.errors import StoreInDoubt, StoreUnavailable
+from headgate.errors import ConfigError, StoreInDoubt, StoreUnavailable
+from headgate.jobs import NewJob
 from headgate.stores.bucket import rows
 from headgate.stores.bucket.bodies import Bodies
 from headgate.stores.bucket.keeping import Keeper, create
@@ -42,6 +43,7 @@ from headgate.stores.bucket.ledger import (
     read,
 )
 from headgate.stores.bucket.objects import UNCHANGED, Got, Lost, Objects, Trouble
+from headgate.stores.bucket.outbox import Part
 from headgate.stores.bucket.patience import patiently
 from headgate.stores.bucket.replica import Head, Replica
 from headgate.stores.sqlite.database import Transaction, translate
@@ -51,6 +53,10 @@ log = logging.getLogger("headgate.store")
 
 CROWDED = 3.0
 """Seconds for which another machine that wrote is taken to go on writing."""
+
+
+class Sharded(ConfigError):
+    """There is a store of several shards in this place."""
 
 
 class _Work:
@@ -77,8 +83,12 @@ class _Open:
 
 
 class BucketTransaction(Transaction):
-    __slots__ = ("bodies",)
+    __slots__ = ("bodies", "part")
     bodies: Bodies
+    part: Part | None
+
+    def sent(self, job: NewJob) -> bool:
+        return self.part is not None and self.part.send(self, job)
 
     def whole(self, text: str) -> str:
         return self.bodies.whole(text)
@@ -95,11 +105,13 @@ class Commits:
         clock: Clock,
         ring: Callable[[str], None],
         where: str,
+        part: Part | None = None,
     ) -> None:
         self.objects = objects
         self.layout = layout
         self.replica = replica
         self.where = where
+        self._part = part
         self.bodies = Bodies(objects, layout, where)
         self.keeper = Keeper(objects, layout, replica, self.bodies, self._fence)
         self._clock = clock
@@ -241,7 +253,7 @@ class Commits:
         if under_way is None:
             raise RuntimeError("a transaction on the bucket runs within Commits.run")
         tx = BucketTransaction(under_way.connection, self._clock, writes=True)
-        tx.bodies = self.bodies
+        tx.bodies, tx.part = self.bodies, self._part
         tx.now = max(tx.now, under_way.floor)
         with self._as_current(tx):
             try:
@@ -431,7 +443,13 @@ class Commits:
                 f" put it back, or stop the workers and delete {self.replica.folder} (and the like"
                 " on other machines) to begin with an empty store"
             )
+        if self._part is None:
+            self._refuse_shards()
         with self.replica.turn(recorded=False) as connection:
+            if self._part is not None:
+                connection.execute(
+                    "UPDATE counters SET value = ? WHERE name = 'token'", (self._part.first_token,)
+                )
             table = self.replica.tables["counters"]
             counters = [text for piece in rows.dump(connection, table, 100) for text in piece]
         changes = f'{{"counters":{{"put":[{",".join(counters)}]}}}}'
@@ -440,6 +458,18 @@ class Commits:
             patiently(lambda: self.objects.create(self.layout.ledger, body))
         except Lost:
             return
+        if self._part is None:
+            try:
+                self._refuse_shards()
+            except Sharded:
+                # Who made them looked for a ledger before it was there: it is empty, and ours.
+                self.objects.delete(self.layout.ledger)
+                raise
+
+    def _refuse_shards(self) -> None:
+        """A new store looks whether there is one of several shards in its place."""
+        if patiently(lambda: self.objects.get(self.layout.shards)) is not None:
+            raise Sharded(f"{self.where} consists of several shards")
 
 
 def _slots(connection: sqlite3.Connection) -> str:

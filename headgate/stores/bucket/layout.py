@@ -17,6 +17,14 @@ class Layout:
         return self._at("ledger.json")
 
     @property
+    def shards(self) -> str:
+        return self._at("shards.json")
+
+    def shard(self, number: int) -> str:
+        """The prefix of one of several."""
+        return self._at(f"shard-{number}")
+
+    @property
     def runs(self) -> str:
         return self._at("runs/")
 

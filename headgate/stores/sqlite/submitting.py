@@ -19,7 +19,10 @@ def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
     """Store all of them, or none. A repeated idempotency key meets its earlier job."""
     moves.promote(tx)  # what is due by now stands before what is submitted now
     places = tx.numbers("place", len(jobs)) if jobs else ()
-    results = [_submit_one(tx, job, n) for job, n in zip(jobs, places, strict=True)]
+    results = [
+        Submitted(job.id) if tx.sent(job) else _submit_one(tx, job, n)
+        for job, n in zip(jobs, places, strict=True)
+    ]
     tx.ring("work")
     return results
 
