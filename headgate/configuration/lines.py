@@ -7,6 +7,7 @@ read again statement by statement, each of which can be read by itself.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from headgate.configuration.problems import Path
 
 _IN_MESSAGE = re.compile(r"\(at line (\d+),")
 _MOST_ROWS = 500
+_ROW = re.compile(r"[^\n]*\n|[^\n]+")
+_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}\[\]]|-?[A-Za-z]+')
+"""Of JSON: a text and whether it is a key, a bracket, a bare word."""
 
 
 def in_message(message: str, text: str) -> int | None:
@@ -39,6 +43,31 @@ def find(kind: str, text: str, path: Path) -> int | None:
     return yamlfile.line_of(text.replace("\t", " ") if kind == "json" else text, path)
 
 
+def of_second_key(text: str) -> int | None:
+    """In JSON, the line of the first key that its table has already."""
+    tables: list[set[str]] = []
+    for found in _TOKEN.finditer(text):
+        token = found[0]
+        if token in ("{", "["):
+            tables.append(set())
+        elif token in ("}", "]"):
+            tables.pop()
+        elif found[2] is not None:
+            key = cast("str", json.loads(found[1]))
+            if key in tables[-1]:
+                return text.count("\n", 0, found.start()) + 1
+            tables[-1].add(key)
+    return None
+
+
+def of_bare_word(text: str, word: str) -> int | None:
+    """In JSON, the first line on which it stands outside of texts."""
+    for found in _TOKEN.finditer(text):
+        if found[0] == word:
+            return text.count("\n", 0, found.start()) + 1
+    return None
+
+
 def _in_toml(text: str, path: Path) -> int | None:
     index = _toml_index(text)
     names = tuple(step for step in path if isinstance(step, str))
@@ -52,7 +81,7 @@ def _in_toml(text: str, path: Path) -> int | None:
 def _toml_index(text: str) -> dict[tuple[str, ...], int]:
     """The line of every name in a file that can be read."""
     found: dict[tuple[str, ...], int] = {}
-    rows = text.splitlines(keepends=True)
+    rows = _ROW.findall(text)
     table: tuple[str, ...] = ()
     first = 0
     while first < len(rows):

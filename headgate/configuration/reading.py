@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import stat as modes
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -158,7 +159,8 @@ def _in_directory(directory: Path) -> list[Path]:
     """First the YAML files, then the JSON ones, each by name: the later win."""
     if not directory.is_dir():
         return []
-    found = [path for path in directory.iterdir() if path.is_file()]
+    # A link to nothing is among them, and is told of: what it should hold is missing.
+    found = [path for path in directory.iterdir() if not path.is_dir()]
     order = {".toml": 0, ".yaml": 1, ".yml": 1, ".json": 2}
     chosen = [path for path in found if path.suffix in order and not path.name.startswith(".")]
     return sorted(chosen, key=lambda path: (order[path.suffix], path.name))
@@ -197,7 +199,13 @@ def read_file(path: Path) -> File:
             [Problem(f"is none of {known}: its name says how to read it", file=str(path))]
         )
     try:
-        if path.stat().st_size > MAX_BYTES:
+        stat = path.stat()
+        if not modes.S_ISREG(stat.st_mode):
+            # A pipe: to read it could take for ever.
+            raise ConfigurationError(
+                [Problem("cannot be read: is no regular file", file=str(path))]
+            )
+        if stat.st_size > MAX_BYTES:
             raise ConfigurationError(
                 [Problem(f"has more than {MAX_BYTES:,} bytes", file=str(path))]
             )
@@ -258,12 +266,13 @@ def _json(text: str) -> object:
         made: Data = {}
         for key, value in pairs:
             if key in made:
-                raise _Unparsed(f"not usable: the key {key!r} stands twice in one table")
+                told = f"not usable: the key {key!r} stands twice in one table"
+                raise _Unparsed(told, lines.of_second_key(text))
             made[key] = value
         return made
 
     def constant(name: str) -> object:
-        raise _Unparsed(f"not valid JSON: {name} is no number")
+        raise _Unparsed(f"not valid JSON: {name} is no number", lines.of_bare_word(text, name))
 
     try:
         return json.loads(text, object_pairs_hook=table, parse_constant=constant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,51 @@ def test_other_commands_find_the_store_of_a_scheduler(tmp_path: Path) -> None:
     assert load(tmp_path / "dsari.json", environ={})[0].config.url == expected
     named = write(tmp_path, "b.toml", 'url = "sqlite:////x.db"\n[jobs.a]\ncommand = "true"\n')
     assert Config.load(named, environ={}).url == "sqlite:////x.db"
+
+
+@pytest.mark.parametrize(
+    ("content", "told", "line"),
+    [
+        (
+            '{"jobs": {\n "a": {"command": "x"},\n "b": {"command": "\\"a\\":"},\n "a": 1}}',
+            "'a'",
+            4,
+        ),
+        ('{"a": [{"a": {}}, {\n"b": 1,\n"\\u0062": 2}]}', "'b'", 3),
+        ('{"a": "NaN",\n"b": [1,\nNaN]}', "NaN is no number", 3),
+        ('{"a": "-Infinity",\n"b":\n\n-Infinity}', "-Infinity is no number", 4),
+    ],
+)
+def test_what_json_itself_allows_and_we_do_not_has_its_line(
+    content: str, told: str, line: int, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(write(tmp_path, "a.json", content))
+    (problem,) = caught.value.problems
+    assert told in problem.message
+    assert problem.line == line
+
+
+def test_a_line_ends_with_a_line_feed_and_nothing_else(tmp_path: Path) -> None:
+    toml = '# a\u2028b\x85c\n[jobs.a]\ncommand = "x\u2028y"\nschedule = "1"\n'
+    assert problems_of(write(tmp_path, "a.toml", toml))[0].startswith("4 jobs.a.schedule:")
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_regular_file_is_named_and_never_read(tmp_path: Path) -> None:
+    """To read a pipe could take for ever, and whoever waits would obey no further order."""
+    os.mkfifo(tmp_path / "dsari.json")
+    (told,) = problems_of(tmp_path / "dsari.json")
+    assert "is no regular file" in told
+    write(tmp_path, "b/dsari.json", json.dumps({"jobs": {"a": JOB}}))
+    (tmp_path / "b" / "config.d").mkdir()
+    os.mkfifo(tmp_path / "b" / "config.d" / "1.json")
+    (tmp_path / "b" / "config.d" / "2.yaml").symlink_to("nowhere")
+    (tmp_path / "b" / "config.d" / "3.json").mkdir()
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path / "b")
+    named = [(Path(p.file or "").name, p.message) for p in caught.value.problems]
+    assert sorted(named) == [
+        ("1.json", "cannot be read: is no regular file"),
+        ("2.yaml", "cannot be read: no such file"),
+    ]
