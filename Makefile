@@ -62,6 +62,9 @@ prove-bucket: $(VENV)/.ready
 prove-schedules: $(VENV)/.ready
 	HEADGATE_PROOF=full $(BIN)/pytest -s tests/schedules tests/scheduler tests/configuration $(ARGS)
 
+prove-dashboard: $(VENV)/.ready chromium
+	HEADGATE_PROOF=full $(BIN)/pytest -s tests/web $(ARGS)
+
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
