@@ -24,6 +24,7 @@ from headgate.configuration.environment import (
     exit_code_of,
     merged,
     past_runs,
+    schedule_time,
     variables,
 )
 from headgate.configuration.model import JobConfig, Occasion, Scheduled
@@ -51,6 +52,8 @@ class Begun:
     run: CommandRun
     past: Past
     began: float
+    due: float
+    """When it should have begun: the same for each of its attempts."""
     exit_code: int | None = None
     """Set when its command has ended."""
     over_run: bool = False
@@ -73,6 +76,7 @@ class Runs:
 
     def before(self, job: JobConfig, run: CommandRun) -> Setting:
         wants_past = past_runs(self.app.store, job.name)
+        due = self._due(run)
         directory = self.directory(job.name, run.job)
         directory.mkdir(parents=True, exist_ok=True)
         more = run.trigger.partition(":")[2]
@@ -81,7 +85,7 @@ class Runs:
             run_id=run.job,
             data_dir=self.scheduled.data_dir,
             run_dir=directory,
-            schedule_time=run.schedule_time if run.schedule_time is not None else run.ready_at,
+            schedule_time=due,
             start_time=run.started_at,
             trigger_type=trigger_type(run.trigger),
             concurrency_group=run.group if run.group in job.concurrency_groups else None,
@@ -94,13 +98,20 @@ class Runs:
         told = merged(told, self.scheduled.environment)
         whole = merged(told, job.environment, run.environment or {})
         with self._lock:
-            self._begun[run.token] = Begun(job, run, wants_past, time.monotonic())
+            self._begun[run.token] = Begun(job, run, wants_past, time.monotonic(), due)
         return Setting(
             environment=told,
             arguments=(job.name, run.job) if job.command_append_run else (),
             # The variable says where a run begins, if somebody sets it.
             cwd=job.cwd if job.cwd is not None else whole["PWD"],
         )
+
+    def _due(self, run: CommandRun) -> float:
+        if run.schedule_time is not None:
+            return run.schedule_time
+        # An attempt after the first was ready when its delay was over, which is another matter.
+        record = self.app.store.job(run.job) if run.attempt > 1 else None
+        return run.ready_at if record is None else schedule_time(record)
 
     def after(self, job: JobConfig, run: CommandRun, code: int) -> Any:
         """What the run wants to be known of it; its directory goes if it left nothing there."""
@@ -189,12 +200,11 @@ def facts_of(
     }
     if begun is not None:
         last = begun.past.last
-        due = begun.run.schedule_time
         facts |= {
             "trigger_type": trigger_type(begun.run.trigger),
             "attempt": begun.run.attempt,
             "concurrency_group": begun.run.group,
-            "schedule_time": begun.run.ready_at if due is None else due,
+            "schedule_time": begun.due,
             "start_time": begun.run.started_at,
             "seconds": round(time.monotonic() - begun.began, 3),
             "previous_run_id": last.run_id if last is not None else None,

@@ -152,6 +152,26 @@ def test_a_bad_trigger_is_reported_and_set_aside_and_the_rest_goes_on(stage: Sta
     assert not list(folder.glob("*/*.taken"))
 
 
+def test_a_run_that_is_tried_again_was_due_when_it_was_due(stage: Stage) -> None:
+    dump = 'echo "$RUN_ATTEMPT $SCHEDULE_TIME $START_TIME" >> $DATA_DIR/times; exit 1'
+    job = {"command": ["sh", "-c", dump], "retries": 1, "retry_delay": 0.5}
+    told = stage.folder / "told"
+    # Moved when it is whole: who looks for it must not find half of it.
+    tell = f"cat > {told}.new && mv {told}.new {told}"
+    stage.write({"jobs": {"again": job}, "notify": {"command": tell}})
+    tree = stage.start()
+    trigger(stage, "again")
+    ended(stage, "again")
+    rows = [row.split() for row in (stage.folder / "times").read_text().splitlines()]
+    (_, due, _), (attempt, still, start) = rows
+    assert attempt == "2"
+    assert abs(float(still) - float(due)) < 0.1
+    assert float(start) - float(still) >= 0.3
+    wait_until(told.exists, 20, "told")
+    assert round(json.loads(told.read_text())["schedule_time"], 3) == float(still)
+    assert tree.stop() == 0
+
+
 def test_a_run_is_told_what_started_it(stage: Stage) -> None:
     stage.write(
         {
