@@ -122,7 +122,11 @@ def redacted(url: str) -> str:
 
     >>> redacted("s3://KEY:secret@jobs/x")
     's3://***@jobs/x'
+    >>> redacted("s3://jobs/x?region=eu-1&aws_secret=abc")
+    's3://jobs/x?region=eu-1&aws_secret=***'
     """
+    known = "|".join(_KNOWN)
+    url = re.sub(rf"([?&])(?!(?:{known})=)([^=&]*)=[^&]*", r"\1\2=***", url)
     return re.sub(r"(//|%2F%2F)(?:[^/@%&]|%(?!2F|40))*(@|%40)", r"\1***\2", url, flags=re.I)
 
 
