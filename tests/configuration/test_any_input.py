@@ -28,6 +28,8 @@ from headgate.errors import DeclarationError
 from headgate.schedules.schedule import Schedule
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
+pytestmark = pytest.mark.timeout(1800 if FULL else 180)
+"""Ten thousand of a kind take minutes, more on a machine that has much else to do."""
 patient = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 many = settings(patient, max_examples=10_000 if FULL else 120)
 some = settings(patient, max_examples=2_000 if FULL else 80)

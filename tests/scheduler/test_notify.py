@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.notify import NotDelivered, tell_command, tell_webhook
-from tests.scheduler.stage import Stage, Watcher
+from tests.scheduler.stage import Stage
 from tests.scheduler.test_runs import ended, trigger
 from tests.worker.site import wait_until
 
@@ -107,7 +107,6 @@ def test_a_run_lost_with_its_machine_is_told_as_a_failure(stage: Stage, heard: H
             },
         }
     )
-    watcher = Watcher(stage)
     trigger(stage, "deadly")
     for _ in range(4):  # an attempt may be lost with its worker three times
         tree = stage.start()
@@ -122,7 +121,9 @@ def test_a_run_lost_with_its_machine_is_told_as_a_failure(stage: Stage, heard: H
     assert (run.state, run.reason) == ("failed", "lost")
     told = {"occasion": "failure", "run_id": run.id, "exit_code": 137, "trigger_type": "file"}
     assert heard.told[0].items() >= told.items()
-    assert watcher.pids() == set()
+    with stage.store() as store:
+        assert [attempt.outcome for attempt in store.attempts(run.id)] == ["lost"] * 4
+    assert len(heard.told) == 1
 
 
 async def told_by(command: list[str] | str, folder: Path) -> None:
