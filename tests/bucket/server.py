@@ -34,6 +34,7 @@ class Server:
         self.endpoint = endpoint
 
     def url(self, prefix: str, cache: Path, **options: str) -> str:
+        credentials()
         query = urlencode({"endpoint": self.endpoint, "cache": str(cache), **options})
         return f"s3://{BUCKET}/{prefix}?{query}"
 

@@ -6,6 +6,7 @@ are written as hexadecimal digits. What is gone is told by its key.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,8 +47,14 @@ class Table:
 
         def cell(i: int) -> str:
             column = f"{which}.{self.columns[i]}"
-            if self.kinds[i] == "REAL":  # JSON functions keep 15 digits; times need them all
-                return f"CASE WHEN {column} IS NULL THEN 'null' ELSE printf('%!.17g', {column}) END"
+            if self.kinds[i] == "REAL":
+                # JSON functions keep 15 digits, and times need them all. Far away from 1 SQLite
+                # does not get the last one right, and writes no JSON at all for the infinite.
+                return (
+                    f"CASE WHEN {column} IS NULL THEN 'null'"
+                    f" WHEN {column} BETWEEN 1e-3 AND 1e12 THEN printf('%!.17g', {column})"
+                    f" ELSE exact({column}) END"
+                )
             if self.kinds[i] == "BLOB":
                 return f"CASE WHEN {column} IS NULL THEN 'null' ELSE json_quote(hex({column})) END"
             return f"json_quote({column})"
@@ -55,7 +62,8 @@ class Table:
         return "'[' || " + " || ',' || ".join(map(cell, columns)) + " || ']'"
 
     def put_sql(self) -> str:
-        return f"INSERT OR REPLACE INTO {self.name} VALUES ({', '.join('?' * len(self.columns))})"
+        cells = ("CAST(? AS REAL)" if kind == "REAL" else "?" for kind in self.kinds)
+        return f"INSERT OR REPLACE INTO {self.name} VALUES ({', '.join(cells)})"
 
     def gone_sql(self) -> str:
         wanted = " AND ".join(f"{self.columns[i]} = ?" for i in self.key)
@@ -86,8 +94,16 @@ def _table(connection: sqlite3.Connection, name: str) -> Table:
     )
 
 
+def _exact(number: float) -> str:
+    """As JSON, which cannot tell the infinite: a text that SQLite takes for it."""
+    if math.isinf(number):
+        return '"9e999"' if number > 0 else '"-9e999"'
+    return repr(number)
+
+
 def record_changes(connection: sqlite3.Connection, known: Mapping[str, Table]) -> None:
     """From now on this connection notes what its transactions change."""
+    connection.create_function("exact", 1, _exact, deterministic=True)
     connection.execute(
         "CREATE TEMP TABLE touched (tbl TEXT, key TEXT, row TEXT, PRIMARY KEY (tbl, key))"
         " WITHOUT ROWID"
@@ -180,6 +196,7 @@ def dump(connection: sqlite3.Connection, table: Table, size: int) -> Iterable[Se
     Rows with a number as their key are cut at round numbers, so that a piece in which nothing
     changed has the same content the next time.
     """
+    connection.create_function("exact", 1, _exact, deterministic=True)
     every = range(len(table.columns))
     order = ", ".join(table.columns[i] for i in table.key)
     numbered = len(table.key) == 1 and table.kinds[table.key[0]] == "INTEGER"
