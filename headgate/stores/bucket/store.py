@@ -330,10 +330,11 @@ class BucketStore(EmbeddedStore):
 
         def once() -> Exchanged:
             nonlocal answer
-            if answer is not None and state is not None:
+            if answer is not None:
                 # Tried before, and undone: so is whose turn it was.
-                _restore(state, before)
                 self._words = None
+                if state is not None:
+                    _restore(state, before)
             found = self._find_unheard(exchange)
             asked = replace(exchange, claim=None) if found else exchange
             answer = EmbeddedStore.exchange(self, asked)
@@ -350,8 +351,12 @@ class BucketStore(EmbeddedStore):
             done = replace(done, claimed=self._bodies.claimed(done.claimed))
         except StoreUnavailable:
             # Not told what it was granted, or not the arguments of it: next time.
+            self._words = None  # they may have been read in what was undone
             if answer is not None and answer.claimed:
-                self._unheard[exchange.worker] = answer.claimed
+                # With those of a round trip before, of which we have not heard either: only one of
+                # the two was carried out, and which the ledger will tell.
+                known = self._unheard.get(exchange.worker, ())
+                self._unheard[exchange.worker] = tuple(dict.fromkeys((*known, *answer.claimed)))
             raise
         self._unheard.pop(exchange.worker, None)
         return done
