@@ -17,10 +17,12 @@ from dataclasses import dataclass
 
 from headgate.jobs import Claimed
 from headgate.stores.protocol import Chain, Passed
+from headgate.stores.protocol.claims import AHEAD
 from headgate.worker.pace import Pace
 
-LONGEST_WAIT = 0.5
-"""Seconds after which a reserved job that has not started is given back."""
+LONGEST_WAIT = 5
+"""Times the work that may be reserved behind a slot: a reserved job that has not started by then is
+given back."""
 
 
 @dataclass(slots=True, eq=False)
@@ -150,11 +152,14 @@ class Chains:
         give_back: Callable[[Claimed, str], None],
         note_start: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        ahead: float = AHEAD,
     ) -> None:
         self._give_back = give_back
         self._note_start = note_start
         self._clock = clock
-        self.pace = Pace()
+        self.pace = Pace(ahead)
+        self.longest_wait = LONGEST_WAIT * ahead
+        """Seconds after which a reserved job that has not started is given back."""
         self.waiting = 0
         """Reserved jobs that have not started."""
         self.untold: dict[int, Start] = {}
@@ -216,7 +221,7 @@ class Chains:
         while pool.waiting:
             claimed, sent = pool.waiting.popleft()
             self.waiting -= 1
-            if now - sent > LONGEST_WAIT:
+            if now - sent > self.longest_wait:
                 # The loop stood still: what held when it was reserved may not hold any more.
                 self._give_back(claimed, "waited too long")
                 continue
@@ -236,6 +241,8 @@ class Chains:
 
     def reserve(self, claimed: Claimed, sent: float) -> None:
         """It came with a round trip that was sent at that time. Call `fill` after the last."""
+        # However long that was under way, it may wait here for a while.
+        sent = max(sent, self._clock() - self.longest_wait / 2)
         pool = self._pools.get(claimed.chain)
         if pool is None:
             pool = self._pools[claimed.chain] = _Pool(Line())
@@ -271,7 +278,7 @@ class Chains:
 
     def give_late_back(self) -> None:
         """Those that waited too long: what runs before them takes longer than it used to."""
-        late = self._clock() - LONGEST_WAIT
+        late = self._clock() - self.longest_wait
         for pool in self._pools.values():
             for waiting in [one for one in pool.waiting if one[1] < late]:
                 pool.waiting.remove(waiting)

@@ -20,7 +20,7 @@ from headgate.errors import StoreBusy, StoreUnavailable
 from headgate.jobs import Claimed, Finish, Progress
 from headgate.stores.protocol import Claim, Exchange, Exchanged, Store
 from headgate.worker.board import STARTS
-from headgate.worker.chains import LONGEST_WAIT, Chains
+from headgate.worker.chains import Chains
 from headgate.worker.ear import Ear
 from headgate.worker.outbox import Outbox
 from headgate.worker.queues import Queues
@@ -92,8 +92,8 @@ class Claimer:
         self._empty = 0
         self._failures = 0
         self.runner: Runner | None = None
-        self.chains = Chains(self._give_back, note_ahead, self._loop.time)
-        self.chains.pace.bound = self.store.capabilities.ahead
+        ahead = self.store.capabilities.ahead
+        self.chains = Chains(self._give_back, note_ahead, self._loop.time, ahead)
         self._settler = Settler(self.store, worker, self.chains, self.wake)
         self.outbox = Outbox(self.chains)
         self._accepting = True
@@ -163,7 +163,9 @@ class Claimer:
 
     def _watch_for_late(self) -> None:
         if self.chains.waiting and self._late_due is None:
-            self._late_due = self._loop.call_later(LONGEST_WAIT / 5, self._give_late_back)
+            self._late_due = self._loop.call_later(
+                self.chains.longest_wait / 5, self._give_late_back
+            )
 
     def settle(self, token: int) -> None:
         """From any thread: return when the store knows that this attempt runs."""
@@ -296,8 +298,10 @@ class Claimer:
         exchange = load.exchange(self._worker, claim)
         self._under_way, self._ends = True, False
         sent, sent_at = self._loop.time(), self._app.clock.boot()
+        claimed: int | None = None
         try:
             answer = await self._send(exchange)
+            claimed = len(answer.claimed)
         except (StoreBusy, StoreUnavailable) as error:
             if isinstance(error, StoreBusy) and self.outbox.set_apart(load):
                 self._apart_due = self._loop.time() + _APART
@@ -313,6 +317,8 @@ class Claimer:
         finally:
             self._last = self._loop.time()
             self._under_way = False
+            if self._app.meter is not None:
+                self._app.meter.round_trip(self._last - sent, claimed)
         self._failures = 0
         lost = self.outbox.accepted(load, answer.stale)
         self._settler.heard()

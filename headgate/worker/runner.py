@@ -25,9 +25,10 @@ from headgate.errors import HeadgateError, StoreError
 from headgate.jobs import Claimed, Failure, Finish, Refusal
 from headgate.worker.attempt import Attempt, Desk
 from headgate.worker.cells import C, Cells
-from headgate.worker.chains import LONGEST_WAIT, Chains, Hold
+from headgate.worker.chains import Chains, Hold
 from headgate.worker.execute import delay_before_retry, run_async, run_sync
 from headgate.worker.isolated import WardCell
+from headgate.worker.logs import about
 from headgate.worker.outcome import (
     Ending,
     Stop,
@@ -112,7 +113,7 @@ class Runner:
 
     def places(self) -> Mapping[str, int]:
         """By chain, the attempts whose slots are likely to go to the next one soon."""
-        short, since = self._chains.pace.short, self._loop.time() - LONGEST_WAIT
+        short, since = self._chains.pace.short, self._loop.time() - self._chains.longest_wait
         if not short:
             return {}
         return Counter(
@@ -162,6 +163,8 @@ class Runner:
         attempt = Attempt(claimed, task, self._desk, hold, began, self.granted_at)
         self.attempts[claimed.token] = attempt
         self._empty.clear()
+        if self._app.meter is not None:
+            self._app.meter.started(claimed, began)
         if attempt.timeout is not None:
             attempt.deadline = self._app.clock.boot() + attempt.timeout
             self._note_deadline(attempt.deadline)
@@ -177,8 +180,11 @@ class Runner:
         return True
 
     def _refuse(self, claimed: Claimed, failure: Failure) -> None:
-        log.error("job %s cannot be run: %s", claimed.job, failure.message)
-        self._ended(claimed.token, Finish(claimed.token, "failed", "unusable", error=failure))
+        told = Finish(claimed.token, "failed", "unusable", error=failure)
+        log.error("job %s cannot be run: %s", claimed.job, failure.message, extra=about(claimed))
+        if self._app.meter is not None:
+            self._app.meter.ended(claimed, None, told)
+        self._ended(claimed.token, told)
 
     def _start_async(self, attempt: Attempt) -> None:
         task = self._loop.create_task(self._run_async(attempt))
@@ -335,6 +341,7 @@ class Runner:
         log.warning(
             "job %s (%s) was told to stop (%s) and still runs: it keeps its slots",
             *(attempt.claimed.job, attempt.claimed.task, kind),
+            extra=about(attempt.claimed, reason=kind),
         )
 
         def tell() -> None:
@@ -375,6 +382,9 @@ class Runner:
             told = msgspec.structs.replace(told, keep=False)
         if told is not None and any(job.caps for job in told.followups):
             self._capped[attempt.token] = attempt
+        if self._app.meter is not None:
+            ran = None if ending.kind == "unstarted" else self._loop.time() - attempt.began
+            self._app.meter.ended(attempt.claimed, ran, told)
         self._log(attempt, told)
         self._go_on(attempt.hold, passes=passes)
         if not self.attempts:
@@ -392,6 +402,8 @@ class Runner:
     def _refuse_followup(self, attempt: Attempt, refusal: Refusal) -> None:
         """It did not fit under a cap, so the attempt has not ended yet: it fails, and is tried
         again like after any error."""
+        if self._app.meter is not None:
+            self._app.meter.refused(refusal)
         error = refusal_error(refusal)
         delay = delay_before_retry(attempt.task, attempt.claimed.errors, error)
         told = refused_followup(attempt.token, error, attempt.allowance(), delay)
@@ -403,15 +415,21 @@ class Runner:
     def _log(self, attempt: Attempt, told: Finish | None) -> None:
         claimed = attempt.claimed
         if told is None:
-            log.warning("job %s (%s): the attempt was lost to others", claimed.job, claimed.task)
+            log.warning(
+                "job %s (%s): the attempt was lost to others",
+                *(claimed.job, claimed.task),
+                extra=about(claimed, outcome="lost"),
+            )
         elif told.error is not None:
             log.warning(
                 "job %s (%s), attempt %d: %s (%s): %s: %s",
                 *(claimed.job, claimed.task, claimed.attempt, told.outcome, told.reason),
                 *(told.error.type, visible(told.error.message)),
+                extra=about(claimed, outcome=told.outcome, reason=told.reason),
             )
-        else:
-            log.debug("job %s (%s): %s", claimed.job, claimed.task, told.outcome)
+        elif log.isEnabledFor(logging.DEBUG):
+            extra = about(claimed, outcome=told.outcome, reason=told.reason)
+            log.debug("job %s (%s): %s", claimed.job, claimed.task, told.outcome, extra=extra)
 
     def _later(
         self, attempt: Attempt, seconds: float, call: Callable[..., None], *args: Any

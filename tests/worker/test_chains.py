@@ -168,7 +168,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.chains.waiting)
     @rule(how=st.sampled_from(["late", "soon", "soon", "soon", "recall"]))
     def wait(self, how: str) -> None:
-        self.now += 2 * LONGEST_WAIT if how == "late" else 0.01
+        self.now += 2 * LONGEST_WAIT * AHEAD if how == "late" else 0.01
         if how == "recall":
             self.chains.give_all_back("recalled")
         else:

@@ -7,7 +7,9 @@ finds the copy up to date, and needs no second look at the bucket.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import random
 import sqlite3
 import stat
 import tempfile
@@ -97,6 +99,7 @@ class Replica:
         """Held by the one thread of this process that writes."""
         self._writer: sqlite3.Connection | None = None
         self._applier: sqlite3.Connection | None = None
+        self._gate: int | None = None
         self._pid = os.getpid()
         try:
             self._prepare()
@@ -120,6 +123,9 @@ class Replica:
                 if connection is not None and self._pid == os.getpid():
                     connection.close()
             self._writer = self._applier = None
+            if self._gate is not None and self._pid == os.getpid():
+                os.close(self._gate)
+            self._gate = None
         self.db.close()
 
     # --- writing ------------------------------------------------------------------------------
@@ -133,7 +139,8 @@ class Replica:
             raise StoreBusy(f"{self.folder}: another thread has been writing for too long")
         try:
             connection = self._connection(recorded)
-            self.db.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            with self._turnstile():
+                self.db.patiently(lambda: connection.execute("BEGIN IMMEDIATE"), at_most=0.002)
             try:
                 yield connection
             except sqlite3.Error as error:
@@ -143,8 +150,29 @@ class Replica:
         finally:
             self._guard.release()
 
+    @contextmanager
+    def _turnstile(self) -> Generator[None]:
+        """Who waits for the turn stands in here, alone: a process that has just had its turn and
+        wants the next one must come in behind, and so cannot overtake."""
+        if self._gate is None:
+            path = self.folder / "turn.lock"
+            self._gate = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + BUSY_TIMEOUT
+        while not _locked(self._gate):
+            if time.monotonic() > deadline:
+                raise StoreBusy(
+                    f"{self.folder}: other processes have been writing for {BUSY_TIMEOUT:g} s; look"
+                    " for a stopped process, or a server that does not answer"
+                )
+            time.sleep(random.uniform(0.001, 0.003))  # noqa: S311 - no secret
+        try:
+            yield
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+
     def _mind_forks(self) -> None:
         if self._pid != os.getpid():
+            self._gate = None  # a lock through the parent's file would be the parent's too
             # The parent's connections are left alone: closing them here would drop its locks.
             _abandoned.extend((self._writer, self._applier))
             self._guard = threading.RLock()
@@ -298,6 +326,14 @@ def entry_text(entry: Entry) -> str:
 
 def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 _abandoned: list[sqlite3.Connection | None] = []
