@@ -356,7 +356,7 @@ class BucketStore(EmbeddedStore):
                 # With those of a round trip before, of which we have not heard either: only one of
                 # the two was carried out, and which the ledger will tell.
                 known = self._unheard.get(exchange.worker, ())
-                self._unheard[exchange.worker] = tuple(dict.fromkeys((*known, *answer.claimed)))
+                self._unheard[exchange.worker] = (*known, *answer.claimed)
             raise
         self._unheard.pop(exchange.worker, None)
         return done
@@ -368,7 +368,8 @@ class BucketStore(EmbeddedStore):
             return ()
         room = 0 if exchange.claim is None else exchange.claim.room
         with self._write() as tx:
-            granted = [one for one in unheard if _is_granted(tx, one, exchange.worker)]
+            found = {one.token: one for one in unheard if _is_granted(tx, one, exchange.worker)}
+            granted = list(found.values())
             # What was to follow others is given back, and what there is no room for any more.
             kept = [one for one in granted if not one.reserved][:room]
             back = [Finish(one.token, "returned") for one in granted if one not in kept]
@@ -402,9 +403,10 @@ def exists(url: str) -> bool:
 
 def _is_granted(tx: Transaction, claimed: Claimed, worker: str) -> bool:
     row = tx.row(
+        # Tries that were undone gave the same token, perhaps with other slots; at another time.
         "SELECT 1 FROM running r JOIN jobs j ON j.n = r.job"
-        " WHERE r.token = ? AND r.worker = ? AND j.id = ?",
-        (claimed.token, worker, claimed.job),
+        " WHERE r.token = ? AND r.worker = ? AND j.id = ? AND r.started_at = ?",
+        (claimed.token, worker, claimed.job, claimed.started_at),
     )
     return row is not None
 
