@@ -115,6 +115,32 @@ def test_what_was_granted_in_doubt_is_found_by_the_next_round_trip(
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("room", [10, 1])
+def test_what_was_granted_is_found_after_two_round_trips_in_doubt(
+    tmp_path: Path, room: int
+) -> None:
+    """The second has not heard of the first either, and grants the same in vain."""
+    objects = Faulty()
+    with opened(tmp_path, objects, "a") as (a,):
+        a.limit("narrow", 2)
+        worker = a.worker(lease=1e6)
+        jobs = a.add(5, needs=need("narrow")) + a.add(3)
+        objects.faults = iter(["cut"] + ["dead"] * 100)
+        with pytest.raises(StoreInDoubt):
+            a.claim(worker, 4)
+        for _ in range(2):
+            objects.faults = iter(["dead"] * 100)
+            with pytest.raises(StoreInDoubt):
+                a.claim(worker, room)
+        objects.faults = iter(())
+        done: list[str] = []
+        while claimed := a.claim(worker, 10):
+            done += [one.job for one in claimed]
+            assert a.finish(worker, claimed) == ()
+        assert sorted(done) == sorted(jobs), "each is granted once, and none is stuck"
+
+
+@pytest.mark.usefixtures("impatient")
 def test_what_was_granted_in_doubt_and_has_no_room_any_more_is_given_back(tmp_path: Path) -> None:
     objects = Faulty()
     with opened(tmp_path, objects, "a", "b") as (a, b):
