@@ -11,8 +11,9 @@ import pytest
 
 from headgate.errors import HeadgateError
 from headgate.jobs import CapUse, Finish, JobFilter, NewJob
+from headgate.schedules.template import to_text
 from headgate.stores.bucket import keeping
-from headgate.stores.protocol import SlotRequest
+from headgate.stores.protocol import Schedules, ScheduleSpec, SlotRequest, Tick, Ticking
 from tests.bucket.machines import Machine, need, opened, same
 from tests.bucket.memory import MemoryObjects
 
@@ -114,6 +115,32 @@ def test_an_idempotency_key_stores_one_job(tmp_path: Path) -> None:
         at_once(*(lambda m=m: submit(m) for m in machines * 3))
         assert {len(known) for known in ids.values()} == {1}
         assert machines[0].count(JobFilter()) == 10
+        same(*machines)
+
+
+def test_a_tick_becomes_one_job(tmp_path: Path) -> None:
+    """Both machines work out the same tick, and each offers its own job for it."""
+    with opened(tmp_path, MemoryObjects(), "a", "b") as machines:
+        spec = ScheduleSpec("tidy", "* * * * *", job=to_text(NewJob("task")))
+        machines[0].declare_schedules(Schedules("test", schedules=(spec,)))
+        stored: list[str] = []
+
+        def tick(machine: Machine) -> None:
+            while True:
+                found = machine.schedule("tidy")
+                assert found is not None
+                at = 60.0 if found.next_at in (None, 0) else found.next_at
+                if at > 600.0:
+                    return
+                due = Tick(at, NewJob("task"), keep=True)
+                expected = None if found.next_at in (None, 0) else found.next_at
+                ticking = Ticking("tidy", found.digest, expected, at + 60.0, (due,))
+                stored.extend(one.job for one in machine.tick([ticking]) if one.job)
+
+        at_once(*(lambda m=m: tick(m) for m in machines * 2))
+        assert len(stored) == len(set(stored)) == 10
+        assert machines[0].count(JobFilter()) == 10
+        assert len(machines[1].ticks("tidy")) == 10
         same(*machines)
 
 
