@@ -32,8 +32,8 @@ class Site:
 
     endpoint: str
 
-    def url(self, cache: Path, prefix: str) -> str:
-        query = urlencode({"endpoint": self.endpoint, "cache": str(cache)})
+    def url(self, cache: Path, prefix: str, shards: int = 1) -> str:
+        query = urlencode({"endpoint": self.endpoint, "cache": str(cache), "shards": shards})
         return f"s3://bench/{prefix}?{query}"
 
     def counts(self) -> dict[str, int]:
@@ -96,6 +96,29 @@ def drain(
     return found, (after["write"] - before["write"]) / jobs
 
 
+def drain_shards(place: Place, site: Site, jobs: int, shards: int, machines: int) -> list[str]:
+    """The same with eight tasks, by four processes: jobs per second, and writes per job."""
+    prefix = secrets.token_hex(4)
+    urls = [site.url(place.folder / f"machine-{i}", prefix, shards) for i in range(machines)]
+    some = [app.tasks[f"open-{i:02}"].call().new_job() for i in range(8)]
+    store = open_store(urls[0])
+    began = time.perf_counter()
+    for start in range(0, jobs, 1000):
+        store.submit([_again(some[i % 8]) for i in range(min(1000, jobs - start))])
+    submitted = jobs / (time.perf_counter() - began)
+    store.close()
+    with workers(
+        place.folder, urls[0], "--concurrency", "64", count=4, held=True, urls=urls
+    ) as fleet:
+        before = site.counts()
+        fleet.go()
+        found = fleet.drained((PLAIN, LIMITED), jobs)
+        after = site.counts()
+    writes = (after["write"] - before["write"]) / jobs
+    where = f"{shards} shard{'s' * (shards > 1)}, {machines} machine{'s' * (machines > 1)}"
+    return [where, rate(submitted), rate(found), f"{writes:.3f}"]
+
+
 def one_by_one(site: Site, folder: Path, jobs: int, threads: int = 16) -> float:
     store = open_store(site.url(folder, secrets.token_hex(4)))
     job = app.tasks["nothing"].call().new_job()
@@ -123,6 +146,8 @@ def run(place: Place) -> dict[str, float]:
             found[name] = speed
             rows.append([name, rate(speed), f"{writes:.3f}"])
         show(["drain, 50 ms a request", "jobs/s", "writes a job"], rows)
+        rows = [drain_shards(place, site, jobs, n, m) for n in (1, 4) for m in (1, 4)]
+        show(["8 tasks, 4 processes", "submitted/s", "jobs/s", "writes a job"], rows)
         limited = place.sized(1600, 64)
         speed, writes = drain(place, site, "tenth", limited, 1, 1, seconds=0.1)
         found["limit 16"] = speed / 160

@@ -3,6 +3,7 @@ dealt out among the shards that have something for it."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,29 +11,57 @@ from dataclasses import dataclass, field, replace
 from headgate.claim import ClaimState
 from headgate.jobs import Claimed, Finish, Progress, Refusal
 from headgate.stores.bucket.shard import Glance, Shard
-from headgate.stores.bucket.shards import shard_of
+from headgate.stores.bucket.shards import hashed, shard_of
 from headgate.stores.protocol import Claim, Exchange, Exchanged, Passed, QueueShare
 
 Run = Callable[[Mapping[int, Callable[[], Exchanged]]], Mapping[int, Exchanged | Exception]]
 """Do these at once, by shard: what each answered, or how it failed."""
 SOON = 0.1
 """Seconds after which a worker comes back for a few places that it has left."""
+STAY = 1.0
+"""Seconds for which a worker takes short jobs from one shard before it goes to the next."""
+AGAIN = 1.0
+"""Seconds for which a shard that found no use for a place is not given one at others' expense."""
 
 
 class States:
     """A worker's turns, shard by shard. They stand in the one state that it keeps."""
 
-    def __init__(self, shards: int) -> None:
+    def __init__(self, worker: str, shards: int) -> None:
         self.each = [ClaimState() for _ in range(shards)]
         self.first = 0
-        """The shard that is offered what cannot be divided."""
+        """The shard that is offered what cannot be divided, of those that have as little."""
+        self.held: list[set[int]] = [set() for _ in range(shards)]
+        """What runs here, as far as it was told."""
+        self.took_nothing = [float("-inf")] * shards
+        """When each was last offered room and found no use for it."""
+        self.stays = hashed(worker, shards)
+        """The shard that is offered all, while jobs are short; workers begin at different ones."""
+        self.stays_until = float("-inf")
+
+    def stay(self, ready: list[int], now: float) -> list[int]:
+        """Short jobs are taken from one shard for a while and then from the next: so there are few
+        writes for them, and few others who write to the same shard at the same moment."""
+        shards = len(self.each)
+        if now >= self.stays_until or self.stays not in ready:
+            after = (self.stays + 1) % shards
+            self.stays = min(ready, key=lambda k: (k - after) % shards, default=self.stays)
+            self.stays_until = now + STAY
+        return sorted(ready, key=lambda k: (k - self.stays) % shards)
+
+    def short(self, ready: Sequence[int], now: float) -> bool:
+        """Has one of these much less than its part of this worker's places, and use for more?"""
+        part = sum(len(self.held[k]) for k in ready) / max(1, len(ready))
+        return any(
+            len(self.held[k]) * 2 < part and now - self.took_nothing[k] > AGAIN for k in ready
+        )
 
 
-def states_of(claim: Claim | None, shards: int) -> States | None:
+def states_of(claim: Claim | None, worker: str, shards: int) -> States | None:
     if claim is None:
         return None
     if not isinstance(claim.state.view, States):
-        claim.state.view = States(shards)
+        claim.state.view = States(worker, shards)
     return claim.state.view
 
 
@@ -85,8 +114,10 @@ class Deal:
         self._shards = shards
         self._exchange = exchange
         self._claim = exchange.claim
-        self._states = states_of(exchange.claim, len(shards))
+        self._states = states_of(exchange.claim, exchange.worker, len(shards))
         self.heard = heard
+        self._one_by_one = False
+        """All is offered to one shard, and what it leaves to the next."""
         self._room = 0 if self._claim is None else self._claim.room
         self._ahead = 0 if self._claim is None else self._claim.ahead_room
         queues = () if self._claim is None or self._claim.queues is None else self._claim.queues
@@ -110,7 +141,13 @@ class Deal:
         if self._claim is not None:
             self.heard.wake_in = {k: glance.wake_in for k, glance in glances.items()}
             asked = {k for k, glance in glances.items() if glance.ask}
-        open_ = self._in_turn([k for k in asked if glances[k].ready])
+        open_ = [k for k in asked if glances[k].ready]
+        if self._states is not None and self._claim is not None and self._claim.ahead:
+            self._one_by_one = True
+            open_ = self._states.stay(open_, time.monotonic())
+        else:
+            open_ = self._in_turn(open_)
+            self._make_way(open_)
         # Where something ended, something else may follow it, or nothing: who waits for the room
         # by hand is woken only if no job takes it, and that is found out by an offer of one place.
         offers = self._offers(open_, [k for k in told if k not in open_])
@@ -129,6 +166,17 @@ class Deal:
                 return
             # Nothing was granted, so nothing was written: the next of them is asked.
             offers = self._offers(open_)
+
+    def _make_way(self, ready: list[int]) -> None:
+        """What is reserved behind the jobs of one shard runs on and on in their places: where there
+        is no place for another shard's, one is freed. Each shard does so for its own jobs."""
+        claim, states = self._claim, self._states
+        if claim is None or states is None or self._room > 0 or not claim.chains:
+            return
+        if states.short(ready, time.monotonic()):
+            most = max(claim.chains, key=lambda chain: claim.chains[chain].places)
+            if claim.chains[most].places > 1:
+                claim.state.gives_way = most
 
     def _come_back(self) -> None:
         """There is room left, and somebody may have more: it is asked again, soon if it is worth a
@@ -172,7 +220,8 @@ class Deal:
         if self._states is None or not shards:
             return shards
         first = self._states.first = (self._states.first + 1) % len(self._shards)
-        return sorted(shards, key=lambda k: (k - first) % len(self._shards))
+        held = self._states.held
+        return sorted(shards, key=lambda k: (len(held[k]), (k - first) % len(self._shards)))
 
     def _offers(self, open_: list[int], one: Sequence[int] = ()) -> dict[int, Claim]:
         """What is left, in equal parts; to who comes first in turn what cannot be divided. To some
@@ -183,6 +232,7 @@ class Deal:
             open_, one = list(one), ()
         one = one if self._room > len(open_) + len(one) else ()
         some = open_[: max(1, self._room)] if self._room > 0 else open_
+        some = some[:1] if self._one_by_one else some
         if not some:
             return {}
         single = {k: self._offer(1, 0, {name: min(1, left) for name, left in self._left.items()})
@@ -236,9 +286,27 @@ class Deal:
             self._spend(answer.claimed)
             if k in told:
                 self.heard.finished |= {finish.token for finish in told[k].finishes}
+            if self._claim is not None and self._states is not None:
+                self._note(self._states, k, offers[k], told.get(k), answer)
         if failed is not None:
             raise failed
         return taken
+
+    def _note(
+        self, states: States, k: int, offer: Claim, told: Exchange | None, answer: Exchanged
+    ) -> None:
+        assert self._claim is not None
+        way, states.each[k].gives_way = states.each[k].gives_way, None
+        self._claim.state.gives_way = self._claim.state.gives_way or way
+        held = states.held[k]
+        if told is not None:
+            held |= {passed.token for passed in told.passed}
+            held -= {finish.token for finish in told.finishes}
+        held -= answer.stale
+        starts = {one.token for one in answer.claimed if not one.reserved}
+        held |= starts
+        if offer.room > 0 and not starts:
+            states.took_nothing[k] = time.monotonic()
 
 
 def beyond(claimed: Sequence[Claimed], room: int) -> tuple[list[Claimed], list[Finish]]:
