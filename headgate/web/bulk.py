@@ -37,6 +37,7 @@ ALLOWED: dict[Verb, frozenset[State]] = {
 }
 
 PAGE = 200
+PREVIEWED = 600
 PREVIEW_PAGES = 3
 KEPT = 50
 ERRORS = 20
@@ -121,7 +122,7 @@ class Bulks:
                     return Preview(count, True, tuple(some[:5]))
                 pages -= 1
                 chosen = replace(order.filter, states=frozenset((state,)))
-                page = store.browse(chosen, 1000, after)
+                page = store.browse(chosen, PREVIEWED, after)
                 count += len(page.jobs)
                 some += page.jobs[:5]
                 after = page.after

@@ -10,7 +10,6 @@ from starlette.staticfiles import StaticFiles
 
 from headgate.web.api import api_routes
 from headgate.web.entering import login, logout
-from headgate.web.metrics import metrics
 from headgate.web.pages import (
     events,
     fairness,
@@ -21,6 +20,7 @@ from headgate.web.pages import (
     schedules,
     workers,
 )
+from headgate.web.scrape import metrics
 from headgate.web.site import HERE, Page, guarded
 from headgate.web.stream import stream
 

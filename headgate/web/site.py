@@ -29,7 +29,7 @@ from headgate.stores import shown
 from headgate.web import charts, words
 from headgate.web.bulk import Bulks
 from headgate.web.guard import Form
-from headgate.web.measures import Metrics
+from headgate.web.metrics import Metrics
 from headgate.web.redact import Redactor
 from headgate.web.sampler import Sampler
 from headgate.web.survey import Surveys
@@ -82,7 +82,7 @@ class Site:
         self.app = app
         self.access = access
         self.redactor = redactor
-        self.metrics = Metrics(key_metrics)
+        self.metrics = Metrics(lambda: app.store, key_metrics)
         self.sampler = Sampler(lambda: app.store)
         self.surveys = Surveys(lambda: app.store)
         self.bulks = Bulks(lambda: app.store)
