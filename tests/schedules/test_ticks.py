@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from headgate.errors import ScheduleNotFound
-from headgate.jobs import CapUse, NewJob, Retention
+from headgate.jobs import CapUse, JobFilter, NewJob, Retention
 from headgate.schedules import template
 from headgate.schedules.planning import plan, table_of
 from headgate.stores.protocol import Tick, Ticking
@@ -146,6 +146,28 @@ def test_a_run_that_waits_for_its_retry_takes_it(desk: Desk) -> None:
     hand.end(claimed, "retry", delay=1000)
     desk.wait(60)
     assert desk.outcomes() == [(60, "run"), (120, "merged")]
+
+
+def test_a_run_that_waits_for_its_retry_takes_none_that_is_in_line(desk: Desk) -> None:
+    """That one can start now, and is not put off until the retry is due."""
+    desk.declare(spec())
+    desk.tick()
+    desk.wait(60)
+    hand = desk.rig.hand()
+    (claimed,) = hand.claim()
+    desk.wait(60)
+    hand.end(claimed, "retry", delay=1000)
+    desk.wait(60)
+    assert desk.outcomes() == [(60, "run"), (120, "run"), (180, "merged")]
+    first, second, third = desk.ticks()
+    assert second.job == third.job != first.job
+    record = desk.store.job(second.job or "")
+    assert record is not None
+    assert record.state == "ready"
+    # When the retry is due both are in line, and the older one stands for all.
+    desk.wait(1000)
+    assert {tick.job for tick in desk.ticks() if tick.job} == {claimed.job}
+    assert desk.store.count(JobFilter(states=frozenset(["ready", "scheduled"]))) == 1
 
 
 @pytest.mark.parametrize("how", ["interrupted", "lost", "returned"])

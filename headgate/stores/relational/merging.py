@@ -29,20 +29,20 @@ def came_back(tx: Transaction, job: int) -> None:
     if back["id"] not in {row["job"] for row in rows}:
         return  # one that its schedule keeps beside all others
     others = [r["job"] for r in rows if r["state"] == "waiting" and r["job"] != back["id"]]
-    merge(tx, schedule, back["id"], hold(tx, others))
+    merge(tx, schedule, back["id"], list(hold(tx, others)))
 
 
-def hold(tx: Transaction, jobs: list[str]) -> list[str]:
-    """Those of them that wait and that nobody is claiming; nobody can until our commit."""
+def hold(tx: Transaction, jobs: list[str]) -> dict[str, bool]:
+    """Those of them that wait and that nobody is claiming; nobody can until our commit. True for
+    what could start now, False for what waits for its time: a retry, or a run that is put off."""
     if not jobs:
-        return []
+        return {}
     params = {"jobs": names_text(jobs)}
-    sqls = (
-        tx.sql.schedules.hold_ready,
-        tx.sql.schedules.hold_scheduled,
-        tx.sql.schedules.unrouted,
-    )
-    return [row["id"] for sql in sqls for row in tx.rows(sql, params)]
+    now = (tx.sql.schedules.hold_ready, tx.sql.schedules.unrouted)
+    later = tx.rows(tx.sql.schedules.hold_scheduled, params)
+    return {row["id"]: row["run_at"] <= tx.now for row in later} | {
+        row["id"]: True for sql in now for row in tx.rows(sql, params)
+    }
 
 
 def merge(tx: Transaction, schedule: str, into: str, others: list[str]) -> None:

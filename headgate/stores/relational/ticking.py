@@ -123,12 +123,14 @@ def _see_runs(tx: Transaction, hands: dict[str, _Hand]) -> None:
     # A claim that is under way is not seen: it would take a run from under this tick, begun before
     # it. So each run is held in its place until our commit, or, if it cannot be, counts as begun.
     held: dict[str, list[str]] = {}
-    for job in merging.hold(tx, list(waiting)):
+    can_start = merging.hold(tx, list(waiting))
+    for job in can_start:
         held.setdefault(waiting[job], []).append(job)
     if held:
         tx.ring("work")  # who wanted one meanwhile has passed it over
     for name, jobs in held.items():
-        first, *others = sorted(jobs)
+        # What waits for a retry, maybe for hours, does not take over what can start now.
+        first, *others = sorted(filter(can_start.__getitem__, jobs)) or sorted(jobs)
         hands[name].waiting = first
         # One came back into line while a tick had hold of the other.
         merging.merge(tx, name, first, others)

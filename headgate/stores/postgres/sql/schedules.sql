@@ -61,7 +61,7 @@ FOR UPDATE OF q SKIP LOCKED
 
 -- The same for those that are not due yet: a claim puts into line what is due, and takes it.
 -- name: hold_scheduled
-SELECT j.id::text AS id FROM headgate.jobs j JOIN headgate.scheduled q ON q.job = j.n
+SELECT j.id::text AS id, q.run_at FROM headgate.jobs j JOIN headgate.scheduled q ON q.job = j.n
 WHERE j.id = ANY (ARRAY(SELECT json_array_elements_text(:jobs::json))::uuid[])
 FOR UPDATE OF q SKIP LOCKED
 

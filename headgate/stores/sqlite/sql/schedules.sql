@@ -59,7 +59,7 @@ WHERE j.id IN (SELECT value FROM json_each(:jobs))
 
 -- The same for those that are not due yet: a claim puts into line what is due, and takes it.
 -- name: hold_scheduled
-SELECT j.id FROM jobs j JOIN scheduled q ON q.job = j.n
+SELECT j.id, q.run_at FROM jobs j JOIN scheduled q ON q.job = j.n
 WHERE j.id IN (SELECT value FROM json_each(:jobs))
 
 -- Those that wait for somebody to say what they need: to be claimed takes two more transactions.
