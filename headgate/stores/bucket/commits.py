@@ -33,6 +33,7 @@ from headgate.stores.bucket.keeping import Keeper, create
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.ledger import (
     FORMAT,
+    FULL,
     INLINE,
     NONCES,
     SHOWN_SLOTS,
@@ -315,15 +316,16 @@ class Commits:
         if rings:
             entry["rings"] = sorted(rings)
         text = json.dumps(entry, ensure_ascii=False)[:-1]
-        if len(changes) > INLINE:
+        recent = self.replica.recent(connection)
+        runs, checkpoint, gathered = self.keeper.outcome(head, recent)
+        recent = [(n, t) for n, t in recent if n > gathered]
+        # However far behind is who gathers them, the ledger stays small.
+        if len(changes) > min(INLINE, FULL - sum(len(t) for _, t in recent)):
             key = self.layout.run(seq, seq, nonce)
             create(self.objects, key, changes.encode())
             text += f', "object": "{key}"}}'
         else:
             text += f', "rows": {changes}}}'
-        recent = self.replica.recent(connection)
-        runs, checkpoint, gathered = self.keeper.outcome(head, recent)
-        recent = [(n, t) for n, t in recent if n > gathered]
         recent.append((seq, text))
         slots = _slots(connection) if '"slots":{' in changes else head.slots
         nonces = [*head.nonces[-NONCES + 1 :], nonce]
