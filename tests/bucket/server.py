@@ -149,7 +149,7 @@ def free_port() -> int:
 def _start_moto() -> Server:
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, str(Path(__file__).with_name("moto_server.py")), str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         preexec_fn=end_with_parent,  # noqa: PLW1509 - nothing but one system call
