@@ -109,7 +109,10 @@ def _read(main: Path) -> Source:
         except ConfigurationError as error:
             problems.extend(error.problems)
         else:
-            merged = deep_merge(merged, files[-1].data)
+            said = files[-1].data
+            # A table with nothing in it adds nothing; it does not empty that of another file.
+            empty = {key for key in said if said[key] is None and isinstance(merged.get(key), dict)}
+            merged = deep_merge(merged, {key: said[key] for key in said if key not in empty})
         if more and not waiting:
             more = False
             waiting = _more_files(main, first, files, merged, problems)

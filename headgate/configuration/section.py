@@ -37,7 +37,8 @@ class Section:
             problems.add(path, f"must be a table, got {kind_of(content)}")
 
     def section(self, key: str) -> Section:
-        return Section(self.left.pop(key, {}), (*self.path, key), self.problems)
+        given = self.left.pop(key, None)  # null: nothing stands below its name
+        return Section({} if given is None else given, (*self.path, key), self.problems)
 
     def take(self, key: str, read: Callable[[object], T], default: T) -> T:
         """The value of `key` as `read` gives it; null means: not said."""

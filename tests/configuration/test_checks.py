@@ -237,3 +237,14 @@ def test_a_config_d_that_is_not_there_is_told_where_it_is_named(tmp_path: Path) 
         load(file, environ={})
     (problem,) = error.value.problems
     assert str(problem) == f"{file}:2: config_d: {str(tmp_path / 'more')!r} is no directory"
+
+
+def test_a_table_with_nothing_in_it_is_an_empty_one(tmp_path: Path) -> None:
+    """As YAML has it where all below a name is commented out, also in a file that is merged."""
+    main = tmp_path / "dsari.yaml"
+    main.write_text("environment:\njob_groups:\nconcurrency_groups:\njobs:\n  a: {command: x}\n")
+    (tmp_path / "config.d").mkdir()
+    (tmp_path / "config.d" / "more.yaml").write_text("jobs:\nenvironment: {A: b}\n")
+    scheduled, problems = load(main, environ={})
+    assert (list(scheduled.jobs), scheduled.environment) == (["a"], {"A": "b"})
+    assert problems == []
