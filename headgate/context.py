@@ -80,6 +80,7 @@ class Context:
     __slots__ = (
         "_lock",
         "_log",
+        "_options",
         "_port",
         "_released",
         "attempt",
@@ -112,6 +113,7 @@ class Context:
         self._released = 0
         self._lock = threading.Lock()
         self._log: JobLog | None = None
+        self._options = options
         self.job_id = job_id
         self.attempt = attempt
         self.token = token
@@ -248,6 +250,9 @@ class Context:
             )
         job = call.new_job(parent=self.job_id)
         check_waits(job.caps, "ctx.submit stores the job with the finish of this attempt")
+        tracing = call.task.app.tracing
+        if tracing is not None:
+            job = tracing.followup(job)
         self._port.followup(job)
         return call.handle(Submitted(job.id))
 

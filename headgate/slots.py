@@ -104,6 +104,8 @@ class Slots:
                 waited=seconds(waited, "waited", above=False),
             )
         )
+        if self._app.meter is not None:
+            self._app.meter.slot(group, record is not None)
         return None if record is None else _slot(record)
 
     def release(self, slot: Slot) -> bool:

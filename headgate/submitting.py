@@ -21,6 +21,8 @@ from headgate.waiting import Watch
 
 if TYPE_CHECKING:
     from headgate.app import App
+    from headgate.telemetry.meter import Meter
+    from headgate.telemetry.tracing import Tracing
 
 R = TypeVar("R")
 
@@ -32,7 +34,19 @@ class Submitting(Declaring):
         super().__init__()
         self.after_submit: Callable[[], None] | None = None
         """Called after each submit from this app (`headgate.testing.inline` runs the jobs)."""
+        self.meter: Meter | None = None
+        """Told what happens, where somebody asked for metrics (`headgate.telemetry`)."""
+        self.tracing: Tracing | None = None
+        """Makes spans, where somebody asked for them."""
         self._by_name = ByName(cast("App", self))
+
+    def metered(self) -> Meter:
+        """The meter of this app, made now if there is none: from here on it counts."""
+        if self.meter is None:
+            from headgate.telemetry.meter import Meter
+
+            self.meter = Meter()
+        return self.meter
 
     @property
     @abstractmethod
@@ -99,8 +113,10 @@ class Submitting(Declaring):
         made, jobs, conn, done = await in_thread(self._made_and_put, calls, conn)
         if done is None:
             done = await self.astore_jobs(jobs, conn)
-        elif waits(jobs, done):
-            await await_room(self.watch("room"), jobs, done, self._put)
+        else:
+            if waits(jobs, done):
+                await await_room(self.watch("room"), jobs, done, self._put)
+            self._count(jobs, done)
         return [call.handle(one) for call, one in zip(made, done, strict=True)]
 
     def submit_call(self, call: Call[R]) -> JobHandle[R]:
@@ -128,12 +144,22 @@ class Submitting(Declaring):
         self, calls: Iterable[Call[R]], conn: object
     ) -> tuple[list[Call[R]], list[NewJob], object, list[Submitted] | None]:
         """Both in one go for who comes from an event loop, unless a connection is given, which
-        belongs to that loop."""
+        belongs to that loop, or a span goes round the second."""
         made, jobs, conn = self._made(calls, conn)
-        return made, jobs, conn, self._put(jobs) if conn is None else None
+        at_once = conn is None and self.tracing is None
+        return made, jobs, conn, self._put(jobs) if at_once else None
 
     def store_jobs(self, jobs: list[NewJob], conn: object = None) -> list[Submitted]:
         """Store them, and wait where a cap that blocks is full."""
+        if self.tracing is None:
+            done = self._store_jobs(jobs, conn)
+        else:
+            with self.tracing.submitting(jobs) as traced:
+                done = traced.done = self._store_jobs(traced.jobs, conn)
+        self._count(jobs, done)
+        return done
+
+    def _store_jobs(self, jobs: list[NewJob], conn: object) -> list[Submitted]:
         if conn is not None:
             check_no_waits(jobs)
             return store_all(self.store, jobs, conn)
@@ -144,6 +170,15 @@ class Submitting(Declaring):
 
     async def astore_jobs(self, jobs: list[NewJob], conn: object = None) -> list[Submitted]:
         """`store_jobs` for code in an event loop; who waits for room occupies no thread."""
+        if self.tracing is None:
+            done = await self._astore_jobs(jobs, conn)
+        else:
+            with self.tracing.submitting(jobs) as traced:
+                done = traced.done = await self._astore_jobs(traced.jobs, conn)
+        self._count(jobs, done)
+        return done
+
+    async def _astore_jobs(self, jobs: list[NewJob], conn: object) -> list[Submitted]:
         if conn is not None:
             check_no_waits(jobs)
             # Here and not in a thread: the connection belongs to this loop.
@@ -152,6 +187,10 @@ class Submitting(Declaring):
         if waits(jobs, done):
             await await_room(self.watch("room"), jobs, done, self._put)
         return done
+
+    def _count(self, jobs: list[NewJob], done: list[Submitted]) -> None:
+        if self.meter is not None:
+            self.meter.submitted(jobs, done)
 
     def _put(self, jobs: list[NewJob]) -> list[Submitted]:
         done = store_all(self.store, jobs)

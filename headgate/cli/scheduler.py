@@ -7,11 +7,12 @@ import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headgate.cli.frame import Frame, Verb, pass_frame
+from headgate.cli.telling import telling
 
 if TYPE_CHECKING:
     from headgate.configuration.model import Scheduled
@@ -33,6 +34,7 @@ ORDERS: dict[int, str] = {signal.SIGHUP: "reload", signal.SIGQUIT: "status", sig
 )  # fmt: skip
 @click.option("--queues", metavar="A,B", help="Only jobs of these queues; else all of them.")
 @click.option("--name", help="What this scheduler is called; else host and process.")
+@telling
 @pass_frame
 def scheduler(
     frame: Frame,
@@ -41,6 +43,7 @@ def scheduler(
     groups: str | None,
     queues: str | None,
     name: str | None,
+    **told: Any,
 ) -> None:
     """Run the jobs of CONFIG: a headgate.toml, a dsari.json or dsari.yaml, or a directory of one.
 
@@ -83,6 +86,7 @@ def scheduler(
         shutdown_timeout=0.0 if scheduled.shutdown_kill_runs else _FOR_EVER,
         grace=_GRACE if scheduled.shutdown_kill_grace is None else scheduled.shutdown_kill_grace,
         url=url,
+        **told,
     ).checked()
     code = serve(options, orders=ORDERS, called="headgate scheduler")
     if frame.as_json:

@@ -6,11 +6,12 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headgate.cli.frame import Frame, Verb, pass_frame
+from headgate.cli.telling import telling
 from headgate.worker.options import DEFAULT_GRACE
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Leave schedules to other workers: submit nothing by the clock.",
 )
+@telling
 @pass_frame
 def worker(
     frame: Frame,
@@ -68,6 +70,7 @@ def worker(
     stall_timeout: float | None,
     on_lease_lost: OnLeaseLost,
     no_scheduler: bool,
+    **told: Any,
 ) -> None:
     """Run the jobs of MODULE:APP, an App or a Worker, until stopped.
 
@@ -77,6 +80,7 @@ def worker(
     \b
     headgate worker shop.jobs:app --concurrency 50
     headgate worker shop.jobs:app --queues mail,default --burst
+    headgate worker shop.jobs:app --metrics 127.0.0.1:9123 --log-format json
     """
     from headgate.stores import settled
     from headgate.worker.options import WorkerOptions
@@ -99,6 +103,7 @@ def worker(
         on_lease_lost=on_lease_lost,
         scheduler=not no_scheduler,
         url=None if frame.url is None else settled(frame.url),
+        **told,
     ).checked()
     code = serve(options)
     if frame.as_json:

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import selectors
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headgate import kernel
 from headgate.clock import Clock
+from headgate.errors import ConfigError
 from headgate.worker.board import Board
 from headgate.worker.channel import Channel
 from headgate.worker.clerk import Clerk
@@ -26,9 +30,14 @@ from headgate.worker.options import WorkerOptions
 from headgate.worker.place import Place
 from headgate.worker.registrar import Registrar
 
+if TYPE_CHECKING:
+    from headgate.telemetry.gauges import Value
+    from headgate.telemetry.serving import Serving
+
 log = logging.getLogger("headgate.worker")
 
 EXIT_TROUBLE = 1
+EXIT_USAGE = 2
 EXIT_STORE = 4
 
 _TICK = 1.0
@@ -54,7 +63,9 @@ class Keeper:
         self._registrar = Registrar(
             *(guard, board, self._places, self._clerk, self._clock, self._not_entered),
             outlives_leases=options.on_lease_lost == "continue",
+            count_renewal=self._count_renewal,
         )
+        self._metrics: Serving | None = None
         self._started_once = False
         self._stops = 0
         self._orphaned = False
@@ -63,6 +74,12 @@ class Keeper:
     # --- the loop ------------------------------------------------------------------------
 
     def run(self) -> int:
+        try:
+            self._serve_metrics()
+        except ConfigError as error:
+            self._guard.send({"refused": str(error)})
+            self._guard.send({"bye": EXIT_USAGE})
+            return 0
         kernel.adopt_orphans()
         signals = kernel.Signals((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
         with selectors.DefaultSelector() as selector:
@@ -151,6 +168,8 @@ class Keeper:
         for message, _ in messages:
             if "hello" in message:
                 place.silent_after = message["hello"]["lease"]
+                if self._metrics is not None:
+                    self._metrics.look_at(message["hello"]["url"])
                 self._registrar.enter(place, message["hello"])
             elif "ready" in message:
                 self._started_once = True
@@ -158,6 +177,9 @@ class Keeper:
             elif "refused" in message:
                 place.bye = "refused"
                 self._refused(message["refused"], message["code"])
+            elif "counts" in message:
+                if self._metrics is not None:
+                    self._metrics.merge(message["counts"])
             elif "bye" in message:
                 place.bye = message["bye"]
                 # A thread of the user's may keep it from ending; its work is done.
@@ -262,6 +284,10 @@ class Keeper:
         if code != 0 and place.bye != "refused":
             when = "" if place.ready is not None else " before it was ready"
             log.error("worker process %d %s%s", place.pid, kernel.exit_text(code), when)
+            if self._metrics is not None:
+                from headgate.telemetry import names
+
+                self._metrics.count(names.PROCESSES_LOST)
         # Only now: the guard must see the lease as long as anything may run.
         self._registrar.end_lease(place)
         if not place.registered:
@@ -285,7 +311,10 @@ class Keeper:
         """What it still said before it died lies in the channel."""
         if place.channel is None:
             return
-        if place.channel.fileno() in self._selector.get_map():
+        while (
+            place.channel.fileno() in self._selector.get_map()
+            and select.select([place.channel], [], [], 0)[0]
+        ):
             self._on_worker(place)
         if place.channel.fileno() in self._selector.get_map():
             self._selector.unregister(place.channel)
@@ -332,6 +361,37 @@ class Keeper:
             )
         else:
             place.again(self._clock.boot())
+
+    # --- metrics -----------------------------------------------------------------------------
+
+    def _serve_metrics(self) -> None:
+        if self._options.metrics is None:
+            return
+        from headgate.telemetry.serving import Serving
+
+        serving = Serving(self._options.key_metrics, self._own_gauges)
+        log.info("metrics are at %s", serving.listen(self._options.metrics))
+        self._metrics = serving
+
+    def _own_gauges(self) -> list[Value]:
+        """In a thread of the server: it only reads, and what it reads may be a moment old."""
+        from headgate.telemetry import names
+
+        stages = Counter(
+            "stalled" if place.stalled else place.stage
+            for place in self._places
+            if place.stage != "empty"
+        )
+        states = {"running": 0, **stages}
+        running = sum(row.running for row in self._board.rows())
+        found: list[Value] = [(names.PROCESSES, (state,), n) for state, n in states.items()]
+        return [*found, (names.RUNNING, (), running)]
+
+    def _count_renewal(self, result: str) -> None:
+        if self._metrics is not None:
+            from headgate.telemetry import names
+
+            self._metrics.count(names.RENEWALS, result)
 
     # --- stopping ----------------------------------------------------------------------------
 
@@ -400,7 +460,7 @@ def main(arguments: Sequence[str]) -> int:
     channel = Channel.inherited(channel_fd)
     os.set_inheritable(board_fd, False)
     options = WorkerOptions.from_message(channel.next()[0]["options"])
-    set_up_logging(options.log_level)
+    set_up_logging(options.log_level, options.log_format)
     return Keeper(channel, Board(board_fd), options).run()
 
 

@@ -81,15 +81,21 @@ class Lease:
 class Renewer:
     """Renews leases from a thread of its own, so that nothing else can make it late.
 
-    `confirmed(lease)` is called after each renewal, in this thread.
+    `confirmed(lease)` is called after each renewal, in this thread, `failed(lease)` after each
+    that the store did not answer.
     """
 
     def __init__(
-        self, store: Store, clock: Clock, confirmed: Callable[[Lease], None] = lambda _: None
+        self,
+        store: Store,
+        clock: Clock,
+        confirmed: Callable[[Lease], None] = lambda _: None,
+        failed: Callable[[Lease], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._confirmed = confirmed
+        self._failed = failed
         self._leases: dict[str, Lease] = {}
         self._changed = threading.Condition()
         self._stopped = False
@@ -136,6 +142,7 @@ class Renewer:
             alive = self._store.renew(lease.worker)
         except StoreError as error:
             log.warning("the lease of worker %s was not renewed: %s", lease.worker, error)
+            self._failed(lease)
             return False
         if alive:
             lease.sent = sent

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from headgate.errors import ConfigError
+from headgate.worker.logs import LogFormat
 
 DEFAULT_CONCURRENCY = 10
 DEFAULT_SHUTDOWN_TIMEOUT = 30.0
@@ -46,6 +47,11 @@ class WorkerOptions:
     url: str | None = None
     """Overrides the store of the app."""
     log_level: str = "INFO"
+    log_format: LogFormat = "text"
+    metrics: str | None = None
+    """HOST:PORT on which the keeper serves `/metrics`; None: nothing is counted."""
+    key_metrics: tuple[str, ...] = ()
+    """Limits whose keys are told apart there."""
 
     def checked(self) -> WorkerOptions:
         """Itself, or a `ConfigError` that names the flag that cannot be used."""
@@ -59,6 +65,8 @@ class WorkerOptions:
         if self.stall_timeout is not None:
             _seconds("--stall-timeout", self.stall_timeout)
         stop_or_continue("--on-lease-lost", self.on_lease_lost)
+        if self.metrics is not None:
+            _check_metrics(self.metrics)
         if self.queues is not None:
             queues = tuple(dict.fromkeys(queue.strip() for queue in self.queues))
             if not queues or not all(queues):
@@ -78,7 +86,15 @@ class WorkerOptions:
             options = replace(options, queues=(*options.queues,))
         if options.groups is not None:
             options = replace(options, groups=(*options.groups,))
-        return options
+        return replace(options, key_metrics=(*options.key_metrics,))
+
+
+def _check_metrics(where: str) -> None:
+    try:
+        from headgate.telemetry.serving import address
+    except ImportError as error:
+        raise ConfigError(f"--metrics needs {error.name}: install headgate[metrics]") from None
+    address(where)
 
 
 def at_least_one(flag: str, value: object) -> None:

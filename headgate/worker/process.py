@@ -19,7 +19,7 @@ import logging
 import signal
 import socket
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headgate.clock import Clock
 from headgate.errors import HeadgateError, StoreError
@@ -32,6 +32,9 @@ from headgate.worker.options import DEFAULT_CONCURRENCY, WorkerOptions
 from headgate.worker.pulse import Pulse
 from headgate.worker.queues import Queues
 from headgate.worker.target import Target, find_target
+
+if TYPE_CHECKING:
+    from headgate.telemetry.serving import Teller
 
 log = logging.getLogger("headgate.worker")
 
@@ -48,6 +51,7 @@ class Process:
         self._place = place
         self._options = options
         self._work: WorkLoop | None = None
+        self._teller: Teller | None = None
 
     def run(self) -> int:
         # The store's thread computes while it has the write lock. With the interpreter's usual
@@ -55,12 +59,16 @@ class Process:
         sys.setswitchinterval(0.0005)
         try:
             target = find_target(self._options.target)
+            if self._options.metrics is not None:
+                self._count(target)
             plan = self._introduce(target)
             end = self._turn(self._main(target, plan))
         except StoreError as error:
             return self._refuse(str(error), EXIT_STORE)
         except HeadgateError as error:
             return self._refuse(str(error), EXIT_USAGE)
+        if self._teller is not None:
+            self._teller.tell()
         self._channel.send({"bye": end})
         if end == "stuck" or (end == "dead" and self._options.on_lease_lost == "stop"):
             # Threads that do not end would keep the process; its slots are told lost anyway.
@@ -68,6 +76,17 @@ class Process:
             os._exit(1)
         target.app.close()
         return 0
+
+    def _count(self, target: Target) -> None:
+        from headgate.telemetry.counts import Counts
+        from headgate.telemetry.serving import Teller
+
+        counts = Counts()
+        meter = target.app.metered()
+        meter.keyed |= frozenset(self._options.key_metrics)
+        meter.sinks.append(counts)
+        meter.know(target.app.tasks)
+        self._teller = Teller(counts, self._channel)
 
     def _refuse(self, why: str, code: int) -> int:
         self._channel.send({"refused": why, "code": code})
@@ -136,7 +155,12 @@ class Process:
             loop.add_signal_handler(number, self._work.stop, self._options.shutdown_timeout)
         if self._channel.pending:
             self._hear()
-        return await self._work.run(ready=lambda: self._ready(target, plan))
+        telling = None if self._teller is None else loop.create_task(self._teller.run())
+        try:
+            return await self._work.run(ready=lambda: self._ready(target, plan))
+        finally:
+            if telling is not None:
+                telling.cancel()
 
     def _ready(self, target: Target, plan: Plan) -> None:
         self._channel.send({"ready": True})
@@ -181,7 +205,7 @@ def main(arguments: Sequence[str]) -> int:
     channel = Channel.inherited(channel_fd)
     os.set_inheritable(board_fd, False)
     options = WorkerOptions.from_message(channel.next()[0]["options"])
-    set_up_logging(options.log_level)
+    set_up_logging(options.log_level, options.log_format)
     return Process(channel, Board(board_fd), place, options).run()
 
 

@@ -36,6 +36,7 @@ class Registrar:
         refused: Callable[[Place, str], None],
         *,
         outlives_leases: bool = False,
+        count_renewal: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._guard = guard
         self._board = board
@@ -47,6 +48,8 @@ class Registrar:
         self._outlives_leases = outlives_leases
         """Its jobs run on when the lease is lost. Then no lease is written on the board: for one
         that stands there the guard kills everything at its time."""
+        self._count_renewal = count_renewal
+        """Called with how each ended, in the renewer's thread."""
         self._store: Store | None = None
         self._renewer: Renewer | None = None
         self._rows = threading.Lock()
@@ -113,12 +116,16 @@ class Registrar:
     def _renew(self, lease: Lease) -> None:
         assert self._store is not None
         if self._renewer is None:
-            self._renewer = Renewer(self._store, self._clock, self._renewed)
+            self._renewer = Renewer(
+                *(self._store, self._clock, self._renewed),
+                failed=lambda _: self._count_renewal("failed"),
+            )
             self._renewer.start()
         self._renewer.add(lease)
 
     def _renewed(self, lease: Lease) -> None:
         """In the renewer's thread."""
+        self._count_renewal("ended" if lease.dead else "renewed")
         if self._outlives_leases:
             return
         for place in self._places:

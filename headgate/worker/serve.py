@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from headgate.errors import ConfigError
 from headgate.worker.board import Board
-from headgate.worker.guard import Guard
+from headgate.worker.guard import Guard, say
 from headgate.worker.options import WorkerOptions
 
 _MARGIN = 20.0
@@ -36,6 +36,13 @@ def serve(
             "serve() must run in the main thread, which gets the signals; in another thread"
             " use Worker(app, …).run()"
         )
+    tell = say
+    if options.log_format == "json":
+        from headgate.telemetry.jsonlog import line
+
+        def tell(text: str) -> None:
+            say(line("headgate.worker", text))
+
     return Guard(
         [sys.executable, "-m", "headgate.worker.keeper"],
         Board.create(options.processes),
@@ -43,4 +50,5 @@ def serve(
         patience=options.shutdown_timeout + options.grace + _MARGIN,
         orders=orders,
         called=called,
+        tell=tell,
     ).run()

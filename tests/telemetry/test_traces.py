@@ -1,0 +1,164 @@
+"""Spans of submit and run, as other processes and machines find them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from headgate import App, Cap, ConcurrencyLimitReached
+from headgate.errors import ConfigError
+from headgate.telemetry import instrument
+from tests.telemetry.conftest import Metered
+from tests.telemetry.sample import spans
+from tests.worker.site import REPO
+
+SUBMIT = """
+from tests.telemetry.sample import app, greet, alone, late
+with app:
+    greet.submit("acme"); greet.submit("nobody"); late.submit(); alone.submit()
+"""
+
+
+def test_a_run_is_linked_to_its_submit_in_another_process(site: Metered) -> None:
+    submit_and_run(site, "link")
+
+
+def test_a_run_may_go_on_with_the_trace_of_its_submit(quick: Metered) -> None:
+    submit_and_run(quick, "parent")
+
+
+def submit_and_run(site: Metered, follow: str) -> None:
+    file = site.folder / "spans"
+    env = {"SPANS": str(file), "FOLLOW": follow}
+    subprocess.run([sys.executable, "-c", SUBMIT], check=True, cwd=REPO, env={**os.environ, **env})
+    sent = {span["attributes"]["headgate.task"]: span for span in spans(file)}
+    assert set(sent) == {"greet", "late", "alone"}
+    tree = site.work("--burst", "--log-level", "error", **env)
+    assert tree.wait() == 0
+    found = spans(file)
+    by_id = {span["context"]["span_id"]: span for span in found}
+    runs = [span for span in found if span["name"] == "run default"]
+    # The follow-up of the isolated task was submitted there, and runs here.
+    assert sorted(run["attributes"]["headgate.task"] for run in runs) == [
+        *("alone", "charge", "greet", "greet", "late", "late"),
+    ]
+    for run in runs:
+        origin = run["parent_id"] if follow == "parent" else run["links"][0]["context"]["span_id"]
+        submit = by_id[origin]
+        assert submit["name"] == "submit default"
+        assert submit["kind"] == "SpanKind.PRODUCER"
+        assert run["kind"] == "SpanKind.CONSUMER"
+        id = "messaging.message.id"
+        assert submit["attributes"][id] == run["attributes"][id]
+        same = submit["context"]["trace_id"] == run["context"]["trace_id"]
+        assert same == (follow == "parent")
+    (failed,) = [run for run in runs if run["status"]["status_code"] == "ERROR"]
+    assert failed["attributes"]["error.type"] == "ValueError"
+    snoozed = [r for r in runs if r["attributes"].get("headgate.outcome") == "snooze"]
+    assert len(snoozed) == 1
+    (follow_up,) = [s for s in found if s["attributes"].get("headgate.task") == "charge"
+                    and s["kind"] == "SpanKind.PRODUCER"]  # fmt: skip
+    parent = by_id[follow_up["parent_id"]]
+    assert parent["attributes"]["headgate.task"] == "alone"
+
+
+class Seen:
+    """Everything that an app tells OpenTelemetry in this process."""
+
+    def __init__(self, app: App) -> None:
+        self._spans = InMemorySpanExporter()
+        self._reader = InMemoryMetricReader()
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self._spans))
+        meters = MeterProvider([self._reader])
+        instrument(app, tracer_provider=self.tracers, meter_provider=meters)
+
+    def span(self) -> ReadableSpan:
+        (span,) = self._spans.get_finished_spans()
+        self._spans.clear()
+        return span
+
+    def numbers(self, name: str) -> dict[tuple[object, ...], float]:
+        data = self._reader.get_metrics_data()
+        return {
+            tuple(point.attributes[key] for key in sorted(point.attributes)): point.value
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+        }
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> App:
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task(caps=[Cap("one", max_total=1)], name="once")
+    def once() -> None: ...
+
+    @app.task(name="many")
+    def many(n: int) -> None: ...
+
+    return app
+
+
+def test_a_refused_submit_is_marked(shop: App) -> None:
+    seen = Seen(shop)
+    once = shop.tasks["once"]
+    once.submit()
+    assert seen.span().status.status_code is StatusCode.UNSET
+    with pytest.raises(ConcurrencyLimitReached):
+        once.submit()
+    span = seen.span()
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == "ConcurrencyLimitReached"
+    assert span.attributes["headgate.group"] == "one"
+    sent = seen.numbers("messaging.client.sent.messages")
+    assert sum(sent.values()) == 2
+    rejected = seen.numbers("headgate.concurrency.acquisition")
+    assert list(rejected.values()) == [1]
+
+
+def test_many_jobs_are_one_span(shop: App) -> None:
+    seen = Seen(shop)
+    many = shop.tasks["many"]
+    with seen.tracers.get_tracer("here").start_as_current_span("request") as request:
+        asyncio.run(shop.asubmit_many([many.call(n) for n in range(3)]))
+    submit, _ = seen._spans.get_finished_spans()
+    assert submit.kind is SpanKind.PRODUCER
+    assert submit.attributes is not None
+    assert submit.attributes["messaging.batch.message_count"] == 3
+    assert submit.parent is not None
+    assert submit.parent.span_id == request.get_span_context().span_id
+
+
+def test_whatever_stands_in_the_options_is_no_harm(shop: App) -> None:
+    from headgate.telemetry.tracing import _carrier
+
+    for text in ("{}", '{"trace":null}', '{"trace":[1]}', '{"trace":{"traceparent":7}}'):
+        assert _carrier(text) == {}
+
+
+def test_a_second_time_is_refused(shop: App) -> None:
+    Seen(shop)
+    with pytest.raises(ConfigError, match="already"):
+        Seen(shop)
+
+
+def test_the_same_idempotency_key_from_another_span_is_the_same_job(shop: App) -> None:
+    Seen(shop)
+    many = shop.tasks["many"].using(idempotency_key="a")
+    assert many.submit(1).id == many.submit(1).id
