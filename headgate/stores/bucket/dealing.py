@@ -18,8 +18,9 @@ Run = Callable[[Mapping[int, Callable[[], Exchanged]]], Mapping[int, Exchanged |
 """Do these at once, by shard: what each answered, or how it failed."""
 SOON = 0.1
 """Seconds after which a worker comes back for a few places that it has left."""
-STAY = 1.0
-"""Seconds for which a worker takes short jobs from one shard before it goes to the next."""
+STAY, STAY_LONG = 0.5, 3.0
+"""Seconds for which a worker takes short jobs from one shard before it goes to another: soon to one
+that nobody serves, later where each is served by somebody."""
 AGAIN = 1.0
 """Seconds for which a shard that found no use for a place is not given one at others' expense."""
 
@@ -37,17 +38,22 @@ class States:
         """When each was last offered room and found no use for it."""
         self.stays = hashed(worker, shards)
         """The shard that is offered all, while jobs are short; workers begin at different ones."""
-        self.stays_until = float("-inf")
+        self.stays_since = float("-inf")
 
-    def stay(self, ready: list[int], now: float) -> list[int]:
+    def stay(self, others: Mapping[int, int], now: float) -> list[int]:
         """Short jobs are taken from one shard for a while and then from the next: so there are few
-        writes for them, and few others who write to the same shard at the same moment."""
+        writes for them, and few others who write to the same shard at the same moment. `others`:
+        of those that have something, how many other workers take it."""
         shards = len(self.each)
-        if now >= self.stays_until or self.stays not in ready:
+        stayed = now - self.stays_since
+        alone = any(not count for k, count in others.items() if k != self.stays)
+        if self.stays not in others or stayed > (STAY if alone else STAY_LONG):
             after = (self.stays + 1) % shards
-            self.stays = min(ready, key=lambda k: (k - after) % shards, default=self.stays)
-            self.stays_until = now + STAY
-        return sorted(ready, key=lambda k: (k - self.stays) % shards)
+            self.stays = min(
+                others, key=lambda k: (others[k], (k - after) % shards), default=self.stays
+            )
+            self.stays_since = now
+        return sorted(others, key=lambda k: (k - self.stays) % shards)
 
     def short(self, ready: Sequence[int], now: float) -> bool:
         """Has one of these much less than its part of this worker's places, and use for more?"""
@@ -144,7 +150,8 @@ class Deal:
         open_ = [k for k in asked if glances[k].ready]
         if self._states is not None and self._claim is not None and self._claim.ahead:
             self._one_by_one = True
-            open_ = self._states.stay(open_, time.monotonic())
+            others = {k: glances[k].others for k in open_}
+            open_ = self._states.stay(others, time.monotonic())
         else:
             open_ = self._in_turn(open_)
             self._make_way(open_)

@@ -32,6 +32,10 @@ WHERE id < :before AND (:kind = '' OR kind = :kind) AND (:subject = '' OR subjec
   AND (:shard = 0 OR kind NOT GLOB 'worker_*' AND kind NOT GLOB 'queue_*')
 ORDER BY seq DESC LIMIT :limit
 """
+OTHERS = """
+SELECT count(*) FROM workers w
+WHERE w.id <> ? AND EXISTS (SELECT 1 FROM running r WHERE r.worker = w.id)
+"""
 LAST = 1 << 62
 
 
@@ -80,6 +84,8 @@ class Glance:
     """A round trip there may have something to do."""
     ready: bool
     wake_in: float | None = None
+    others: int = 0
+    """Other workers that run something of it."""
 
 
 class Shard(BucketStore):
@@ -130,7 +136,8 @@ class Shard(BucketStore):
                 or tx.value("SELECT 1 FROM leases WHERE ends <= ? LIMIT 1", (tx.now,)) is not None
             )
             due = seen["next_due"] is not None and seen["next_due"] <= tx.now
-        return Glance(ask, ready or due, wake_in)
+            others = tx.value(OTHERS, (worker,)) if ready or due else 0
+        return Glance(ask, ready or due, wake_in, others)
 
     # --- jobs on their way ------------------------------------------------------------------------
 
