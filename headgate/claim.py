@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from headgate.limits import Band, Need, Needs
@@ -380,6 +380,20 @@ class ClaimState:
     """The chain of this worker that is to leave a place to somebody who comes before it."""
     view: object = None
     """What the store saw at the end of the last round trip; see `Claim.fresh`."""
+
+    def copy(self) -> ClaimState:
+        """As it is now, whatever a claim does to this one: for a store whose claims may be undone
+        and tried again. What is in its dictionaries is never changed in place but the turns."""
+        rotations = {
+            key: replace(turns, owed=list(turns.owed), lanes=dict(turns.lanes))
+            for key, turns in self.rotations.items()
+        }
+        return replace(self, rotations=rotations, passed_over=dict(self.passed_over))
+
+    def restore(self, saved: ClaimState) -> None:
+        again = saved.copy()
+        for one in fields(self):
+            setattr(self, one.name, getattr(again, one.name))
 
     def rotation(self, queue: str, priority: int) -> Rotation:
         return self.rotations.setdefault((queue, priority), Rotation())

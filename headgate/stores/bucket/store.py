@@ -3,14 +3,12 @@ replacing the ledger."""
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from headgate.claim import ClaimState
 from headgate.clock import Clock
 from headgate.errors import StoreUnavailable
 from headgate.jobs import Claimed, Finish, JobFilter, JobRecord, NewJob, State, Submitted, Unrouted
@@ -68,12 +66,13 @@ def _latest(operation: F) -> F:
     return cast(F, carried_out)
 
 
-def _whole(operation: F) -> F:
-    """An operation that writes, as something that is carried out whole, again if need be."""
+def _whole(operation: F, *, verify: bool = True) -> F:
+    """An operation that writes, as something that is carried out whole, again if need be. Without
+    `verify`, that there was nothing to do may be a little out of date."""
 
     @functools.wraps(operation)
     def carried_out(self: BucketStore, *args: Any, **kwargs: Any) -> Any:
-        return self._commits.run(lambda: operation(self, *args, **kwargs))
+        return self._commits.run(lambda: operation(self, *args, **kwargs), verify=verify)
 
     return cast(F, carried_out)
 
@@ -81,7 +80,7 @@ def _whole(operation: F) -> F:
 class BucketStore(EmbeddedStore):
     """A prefix of a bucket, shared by any number of machines."""
 
-    capabilities = Capabilities(leases=True, local=False)
+    capabilities = Capabilities(leases=True, local=False, ahead=0.5)
 
     def __init__(
         self,
@@ -138,15 +137,15 @@ class BucketStore(EmbeddedStore):
         return self._commits.run(lambda: EmbeddedStore._do(self, work))
 
     publish = _whole(EmbeddedStore.publish)
-    route = _whole(EmbeddedStore.route)
-    mark = _whole(EmbeddedStore.mark)
+    route = _whole(EmbeddedStore.route, verify=False)
+    mark = _whole(EmbeddedStore.mark, verify=False)
     extend = _whole(EmbeddedStore.extend)
     release_groups = _whole(EmbeddedStore.release_groups)
     retake_groups = _whole(EmbeddedStore.retake_groups)
-    overdue = _whole(EmbeddedStore.overdue)
+    overdue = _whole(EmbeddedStore.overdue, verify=False)
     over_ran = _whole(EmbeddedStore.over_ran)
     _put_output = _whole(EmbeddedStore.put_output)
-    prune = _whole(EmbeddedStore.prune)
+    prune = _whole(EmbeddedStore.prune, verify=False)
     take_slot = _latest(EmbeddedStore.take_slot)
     drop_slot = _latest(EmbeddedStore.drop_slot)
     extend_slot = _latest(EmbeddedStore.extend_slot)
@@ -161,7 +160,7 @@ class BucketStore(EmbeddedStore):
     _retry = _whole(EmbeddedStore.retry)
     _relocate = _whole(EmbeddedStore.relocate)
     _doctor = _whole(EmbeddedStore.doctor)
-    sweep = _whole(EmbeddedStore.sweep)
+    sweep = _whole(EmbeddedStore.sweep, verify=False)
 
     # --- large texts ------------------------------------------------------------------------------
 
@@ -325,16 +324,18 @@ class BucketStore(EmbeddedStore):
 
     def _exchange(self, exchange: Exchange, tell: Tell | None) -> Exchanged:
         state = None if exchange.claim is None else exchange.claim.state
-        before = copy.deepcopy(state)
+        before = None if state is None else state.copy()
         answer: Exchanged | None = None
+        tried = False
 
         def once() -> Exchanged:
-            nonlocal answer
-            if answer is not None:
+            nonlocal answer, tried
+            if tried:
                 # Tried before, and undone: so is whose turn it was.
                 self._words = None
-                if state is not None:
-                    _restore(state, before)
+                if state is not None and before is not None:
+                    state.restore(before)
+            tried = True
             found = self._find_unheard(exchange)
             asked = replace(exchange, claim=None) if found else exchange
             answer = EmbeddedStore.exchange(self, asked)
@@ -409,9 +410,3 @@ def _is_granted(tx: Transaction, claimed: Claimed, worker: str) -> bool:
         (claimed.token, worker, claimed.job, claimed.started_at),
     )
     return row is not None
-
-
-def _restore(state: ClaimState, before: ClaimState | None) -> None:
-    saved = copy.deepcopy(before)
-    for one in fields(ClaimState):
-        setattr(state, one.name, getattr(saved, one.name))
