@@ -18,7 +18,7 @@ import pytest
 
 from headgate.claim import ClaimState
 from headgate.errors import ConfigError, DeclarationError, StoreError
-from headgate.jobs import CapUse, Claimed, Finish, JobFilter, NewJob, State
+from headgate.jobs import CapUse, Claimed, Finish, JobFilter, NewJob, Retention, State
 from headgate.limits import Need, Needs
 from headgate.schedules.template import to_text
 from headgate.stores.bucket.objects import Lost, Objects, Trouble
@@ -350,6 +350,21 @@ def test_a_follow_up_for_another_shard_arrives_once(tmp_path: Path) -> None:
         assert other.count(JobFilter(task="b")) == 1
 
 
+def test_who_is_told_of_an_end_may_live_elsewhere(tmp_path: Path) -> None:
+    with opened(tmp_path, "x") as (store,):
+        publish(store, task("a", on_aborted="b"), task("b"))
+        (first,), (second,) = store.submit([NewJob("a")]), store.submit([NewJob("a")])
+        store.cancel(first.id)
+        told = store.find(JobFilter(task="b"))
+        assert [job.parent for job in told] == [first.id]
+        hand = Hand(store)
+        hand.claim()
+        store.cancel(second.id)
+        store.declare_dead(hand.id, "killed")
+        assert store.count(JobFilter(task="b")) == 2
+        assert store.shards[store.directory.homes.tasks["b"]].count(JobFilter()) == 2
+
+
 def test_a_follow_up_that_does_not_fit_there_is_told(tmp_path: Path) -> None:
     with opened(tmp_path, "x") as (store,):
         cap = CapUse("news", max_total=0)
@@ -387,7 +402,7 @@ sys.exit("it went on")
 """
 
 
-@pytest.mark.parametrize("where", ["submit", "arrived"])
+@pytest.mark.parametrize("where", ["take_in", "arrived"])
 def test_who_is_killed_on_the_way_leaves_nothing_lost_or_doubled(
     tmp_path: Path, where: str
 ) -> None:
@@ -406,12 +421,20 @@ def test_who_is_killed_on_the_way_leaves_nothing_lost_or_doubled(
         assert any(shard.outgoing() for shard in store.shards), "it was put down"
         home = store.directory.homes.tasks["b"]
         assert store.shards[home].has(id) == (where == "arrived")
+        hand = Hand(store)
+        if where == "take_in":
+            assert hand.claim() == []
+            at_once(*(lambda: (store.sweep(), None)[1] for _ in range(3)))
+        (claimed,) = hand.claim()
+        assert claimed.job == id
+        # It is over and forgotten before somebody brings it again.
+        hand.ask(0, done(claimed, keep=False))
+        store.prune(Retention(succeeded=0))
+        assert store.job(id) is None
         at_once(*(lambda: (store.sweep(), None)[1] for _ in range(3)))
         assert not any(shard.outgoing() for shard in store.shards)
-        assert store.count(JobFilter(task="b")) == 1
-        hand = Hand(store)
-        (claimed,) = [one for one in hand.claim() if one.task == "b"]
-        assert claimed.job == id
+        assert hand.claim() == []
+        assert store.count(JobFilter(task="b")) == 0
     finally:
         store.close()
 

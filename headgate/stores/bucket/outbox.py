@@ -2,7 +2,8 @@
 once by whoever sees them.
 
 First the job is submitted where it belongs, then it is taken out of here. Who does it too, or dies
-in between, does no harm: the other shard knows the job by its id, and takes it once.
+in between, does no harm: the other shard notes the id with the job, and takes it once, though that
+job may be over and forgotten by then.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ TABLE = (
     "CREATE TABLE IF NOT EXISTS outbox (id TEXT PRIMARY KEY, shard INTEGER NOT NULL,"
     " at REAL NOT NULL, job TEXT NOT NULL) STRICT, WITHOUT ROWID"
 )
+INBOX = (
+    "CREATE TABLE IF NOT EXISTS inbox (id TEXT PRIMARY KEY, shard INTEGER NOT NULL,"
+    " at REAL NOT NULL) STRICT, WITHOUT ROWID"
+)
+KEPT = 3600.0
+"""Seconds for which it is noted what has come, though it waits in the other shard no more: nobody
+who has seen it there can be about to bring it by then."""
 AT_ONCE = 1000
 """So many are moved together."""
 LEFT = 5.0
@@ -99,6 +107,20 @@ def waiting(tx: Transaction) -> dict[int, list[NewJob]]:
         job = msgspec.json.decode(row["job"], type=_Sent).job()
         found.setdefault(row["shard"], []).append(job)
     return found
+
+
+def ids(tx: Transaction) -> set[str]:
+    return {row["id"] for row in tx.rows("SELECT id FROM outbox")}
+
+
+def take_in(tx: Transaction, shard: int, jobs: list[NewJob], left: set[str]) -> list[NewJob]:
+    """Note that these come from that shard; those that have not come before. `left`: what waits in
+    its outbox."""
+    old = tx.rows("SELECT id FROM inbox WHERE shard = ? AND at < ?", (shard, tx.now - KEPT))
+    tx.many("DELETE FROM inbox WHERE id = ?", [(r["id"],) for r in old if r["id"] not in left])
+    new = [job for job in jobs if tx.row("SELECT 1 FROM inbox WHERE id = ?", (job.id,)) is None]
+    tx.many("INSERT INTO inbox VALUES (?, ?, ?)", [(job.id, shard, tx.now) for job in new])
+    return new
 
 
 def arrived(tx: Transaction, jobs: list[NewJob]) -> None:

@@ -35,6 +35,7 @@ TABLES = (
     leases.TABLE,
     traffic.TABLE,
     outbox.TABLE,
+    outbox.INBOX,
     "CREATE TABLE IF NOT EXISTS _head (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL,"
     " seq INTEGER NOT NULL, etag TEXT NOT NULL, at REAL NOT NULL, checked REAL NOT NULL,"
     " nonces TEXT NOT NULL, runs TEXT NOT NULL, checkpoint TEXT NOT NULL, slots TEXT NOT NULL)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import EventRecord
 from headgate.stores.relational import registry
 from headgate.stores.relational.events import record
-from headgate.stores.sqlite import exchanging
+from headgate.stores.sqlite import exchanging, submitting
+
+log = logging.getLogger("headgate.store")
 
 EVENTS = """
 SELECT id, at, kind, subject, who, data FROM (
@@ -153,10 +156,27 @@ class Shard(BucketStore):
     def arrived(self, jobs: list[NewJob]) -> None:
         self._do(lambda tx: outbox.arrived(tx, jobs))
 
-    def did_not_fit(self, job: NewJob, group: str) -> None:
-        """A job that came from another shard was one too many here."""
-        said = {"task": job.task, "group": group, "parent": job.parent}
-        self._do(lambda tx: record(tx, "followup_refused", job.id, "", **said))
+    def outgoing_ids(self) -> set[str]:
+        with self._replica.db.read() as tx:
+            return outbox.ids(tx)
+
+    def take_in(self, shard: int, jobs: list[NewJob], left: set[str]) -> None:
+        """Jobs that wait in the outbox of another shard, each once; `left`: all that wait there."""
+        self._bodies.ahead(job.args for job in jobs)
+        self._commits.run(lambda: self._take_in(shard, jobs, left))
+
+    def _take_in(self, shard: int, jobs: list[NewJob], left: set[str]) -> None:
+        with self._write() as tx:
+            new = outbox.take_in(tx, shard, jobs, left)
+            for job, done in zip(new, submitting.submit(tx, new), strict=True):
+                if done.refused is not None:
+                    group = done.refused.group
+                    said = {"task": job.task, "group": group, "parent": job.parent}
+                    record(tx, "followup_refused", job.id, "", **said)
+                    log.warning(
+                        "job %s of task %s, which was to follow job %s, did not fit under the cap"
+                        " %s", job.id, job.task, job.parent, group,
+                    )  # fmt: skip
 
     # --- to be merged -----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from headgate.clock import Clock
-from headgate.errors import ConfigError, HeadgateError, StoreError, WrongConnection
+from headgate.errors import ConfigError, HeadgateError, WrongConnection
 from headgate.jobs import (
     AttemptRecord,
     JobFilter,
@@ -145,6 +145,7 @@ class ShardedStore:
         self._guard = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._moving: Future[None] | None = None
+        self._to_move = False
         self._unheard: dict[str, Heard] = {}
 
     def close(self) -> None:
@@ -352,10 +353,12 @@ class ShardedStore:
     def unregister(self, worker: str) -> None:
         self._unheard.pop(worker, None)
         self._each(lambda shard: shard.unregister(worker))
+        self._move_some(*self.shards)
 
     def declare_dead(self, worker: str, reason: str, started: frozenset[int] | None = None) -> None:
         self._unheard.pop(worker, None)
         self._each(lambda shard: shard.declare_dead(worker, reason, started))
+        self._move_some(*self.shards)
 
     def exchange(self, exchange: Exchange) -> Exchanged:
         # Homes are given before the round trip: within it somebody waits for us.
@@ -434,14 +437,8 @@ class ShardedStore:
         for shard in self.shards:
             for home, jobs in shard.outbox().items():
                 # There first, then gone from here: who dies in between has lost nothing, and who
-                # does it again finds the job there by its id.
-                for job, done in zip(jobs, self.shards[home].submit(jobs), strict=True):
-                    if done.refused is not None:
-                        log.warning(
-                            "job %s of task %s, which was to follow job %s, did not fit under the"
-                            " cap %s", job.id, job.task, job.parent, done.refused.group,
-                        )  # fmt: skip
-                        self.shards[home].did_not_fit(job, done.refused.group)
+                # does it again finds it noted there that the job has come.
+                self.shards[home].take_in(shard.number, jobs, shard.outgoing_ids())
                 shard.arrived(jobs)
                 count += len(jobs)
         return count
@@ -450,15 +447,28 @@ class ShardedStore:
         """Deliver beside what this process does else; one thread at a time."""
         pool = self._pool()
         with self._guard:
-            if self._moving is None or self._moving.done():
+            # Who is about to end must see this first, or it would be left lying.
+            self._to_move = True
+            if self._moving is None:
                 self._moving = pool.submit(self._deliver_all)
 
     def _deliver_all(self) -> None:
-        try:
-            while self.deliver():
-                continue
-        except StoreError as error:
-            log.warning("%s: follow-ups for another shard wait: %s", self.url, error)
+        while True:
+            with self._guard:
+                if not self._to_move:
+                    self._moving = None
+                    return
+                self._to_move = False
+            try:
+                while self.deliver():
+                    continue
+            except Exception as error:  # whoever sweeps next tries again
+                log.warning("%s: jobs for another shard wait: %s", self.url, error)
+
+    def _move_some(self, *shards: Shard) -> None:
+        """Something ended there without its code: who is to be told may live elsewhere."""
+        if any(shard.outgoing() for shard in shards):
+            self._move()
 
     def _moved(self) -> None:
         """Whoever looks sees what this process did before, also what is on its way."""
@@ -650,7 +660,10 @@ class ShardedStore:
         return min(limit, sum(self._each(lambda shard: shard.count(filter, limit))))
 
     def cancel(self, id: str, by: str = "", reason: str = "") -> JobRecord:
-        return self._of_job(id).cancel(id, by, reason)
+        shard = self._of_job(id)
+        cancelled = shard.cancel(id, by, reason)
+        self._move_some(shard)
+        return cancelled
 
     def retry(self, id: str, by: str = "") -> JobRecord:
         return self._of_job(id).retry(id, by)
