@@ -54,6 +54,8 @@ log = logging.getLogger("headgate.store")
 
 CROWDED = 3.0
 """Seconds for which another machine that wrote is taken to go on writing."""
+LONGEST_PAUSE = 0.5
+"""Seconds for which a machine lets others write before it does again, at most."""
 
 
 class Sharded(ConfigError):
@@ -132,6 +134,8 @@ class Commits:
         self._refreshing = threading.Lock()
         self._begun = self._ended = 0
         self._foreign_at = float("-inf")
+        self._others = 0
+        """Machines that wrote when one was last seen to."""
         self._wrote_at = float("-inf")
         self._looked_at = float("-inf")
         """When the copy was known to be what the bucket held."""
@@ -188,13 +192,14 @@ class Commits:
             work.done = True
 
     def _let_others(self) -> None:
-        """Another machine writes too. Who lost to us must read and write, which takes twice as
-        long as our next write: without a pause it would lose for ever."""
+        """Other machines write too. Who lost to us must read, try again and write, which takes
+        several times as long as our next write: without a pause it would lose for ever."""
         now = time.monotonic()
         if now - self._foreign_at < CROWDED:
-            pause = self._wrote_at + 2.5 * self._trip - now
+            trips = (2 + 2 * self._others) * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
+            pause = self._wrote_at + min(trips * self._trip, LONGEST_PAUSE) - now
             if pause > 0:
-                time.sleep(min(pause, 0.5))
+                time.sleep(pause)
 
     def _until_done(self, works: list[_Work]) -> None:
         losses = 0
@@ -426,6 +431,8 @@ class Commits:
                 continue  # gathered meanwhile: the ledger names other objects by now
             if any(e.by != self._by for e in ledger.recent if e.seq > since):
                 self._foreign_at = time.monotonic()
+                lately = [e.by for e in ledger.recent if e.at > ledger.at - CROWDED]
+                self._others = len({*lately} - {self._by})
             for bell in rings:
                 self._ring(bell)
             return
