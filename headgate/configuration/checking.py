@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,12 @@ _REPORTS = (
     "report_output_limit",
     "report_run_output_start",
     "report_run_output_end",
+)
+# What the reader of the common parts says of a whole table or of a name in it, and where that is.
+_PLACES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
+    (re.compile(r"(?P<path>.+?) (?P<told>must be a table, got .*)", re.DOTALL), ()),
+    (re.compile(r"unknown key '(?P<path>.+?)'(?P<told>)", re.DOTALL), ()),
+    (re.compile(r"'(?P<path>.+?)'(?P<told>) stands in concurrency"), ("concurrency", "limits")),
 )
 ROOT_KEYS = (
     *("config_d", "data_dir", "database", "environment", "shutdown_kill_runs"),
@@ -67,7 +74,8 @@ def _check(
 ) -> Scheduled:
     root = Section(source.data, (), problems)
     strict = not source.dsari
-    own = {key: root.left.pop(key) for key in CONFIG_KEYS if key in root.left}
+    given = {key: root.left.pop(key) for key in CONFIG_KEYS if key in root.left}
+    own = {key: value for key, value in given.items() if value is not None}
     root.take("config_d", read.text, "")
     root.take("data_dir", read.path, "")
     data_dir = data_directory(source.data, source.directory)
@@ -117,8 +125,12 @@ def _config(
 def _place_in(message: str, file: str) -> tuple[tuple[str, ...], str]:
     rest = message.removeprefix(f"{file}: ")
     key, colon, told = rest.partition(": ")
-    if colon and " " not in key:
+    if colon and (" " not in key or key.partition(".")[0] in CONFIG_KEYS):
         return tuple(key.split(".")), told
+    for pattern, under in _PLACES:
+        if (found := pattern.match(rest)) is not None:
+            name = found["path"]
+            return (*under, name) if under else tuple(name.split(".")), found["told"] or rest
     return (), rest
 
 

@@ -352,8 +352,8 @@ def _plain_table(value: dict[Any, Any], path: Steps, budget: _Budget) -> Data:
     for key, item in value.items():
         name = str(key) if isinstance(key, int) and not isinstance(key, bool) else key
         if not isinstance(name, str):
-            raise _Odd(path, f"a key must be a text, got {key!r}: put it in quotes")
-        _plain_text(name, path)
+            raise _Odd((*path, str(key)), f"a key must be a text, got {key!r}: put it in quotes")
+        _plain_text(name, (*path, name))
         made[name] = _plain(item, (*path, name), budget)
     return made
 

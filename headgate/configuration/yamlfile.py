@@ -24,10 +24,17 @@ class Unparsed(Exception):
 class Loader(yaml.SafeLoader):
     """SafeLoader, but no key may stand twice, and dates stay the texts they are written as."""
 
+    line: int | None = None
+    """Where the value stands that was made last."""
+
     yaml_implicit_resolvers = {  # noqa: RUF012 - the base class declares it so
         first: [(tag, pattern) for tag, pattern in rules if tag != _TIMESTAMP]
         for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        self.line = node.start_mark.line + 1
+        return super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         seen: set[tuple[str, str]] = set()
@@ -45,15 +52,21 @@ class Loader(yaml.SafeLoader):
 
 def load(text: str) -> Any:
     """What the text says, or `Unparsed`."""
+    loader: Loader | None = None
     try:
-        return yaml.load(text, Loader=Loader)  # noqa: S506 - it derives from SafeLoader
+        loader = Loader(text)
+        return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         raise _unparsed(error) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise Unparsed(f"the character {chr(error.character)!r} cannot stand here", line) from None
     except yaml.YAMLError as error:
         raise Unparsed(" ".join(str(error).split())) from None
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         # A tag such as !!int on a text that is none: the conversion's own error comes out.
-        raise Unparsed(f"a value does not fit its kind: {error}") from None
+        line = None if loader is None else loader.line
+        raise Unparsed(f"a value does not fit its kind: {error}", line) from None
 
 
 def _unparsed(error: yaml.MarkedYAMLError) -> Unparsed:

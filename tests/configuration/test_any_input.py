@@ -97,6 +97,9 @@ configurations = st.one_of(
 )
 
 
+WHOLE = ("no jobs: there is nothing to run", "must hold a table at its root", "nested too deeply")
+
+
 def judged(file: Path) -> None:
     """It can be run, or every problem has its place."""
     try:
@@ -111,8 +114,8 @@ def judged(file: Path) -> None:
         assert problem.message
         assert "\n" not in problem.message
         assert problem.line is None or problem.line >= 1
-        # In a file that can be parsed, each has a path; the root is one only where it is meant.
-        assert problem.path or problem.line or problem.message
+        # Each has a path or a line, but for what is said of a file as a whole.
+        assert problem.path or problem.line or problem.message.startswith(WHOLE), str(problem)
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +128,8 @@ def folder() -> Any:
 @given(data=configurations)
 @example(data={"jobs": {"a": {"command": "x", "cwd": "~nobody-of-that-name"}}})
 @example(data={"jobs": {}, "data_dir": "~nobody-of-that-name"})
+@example(data={"\0": None})
+@example(data={"queues": {" ": {}}})
 def test_any_json(folder: Path, data: Any) -> None:
     file = folder / "dsari.json"
     file.write_text(json.dumps(data))
@@ -156,6 +161,14 @@ def test_any_toml(folder: Path, data: Any) -> None:
     kind=st.sampled_from(["headgate.toml", "a.json", "a.yaml"]),
 )
 @example(raw=b"jobs: {a: {command: x, schedule: '0 0 30 2 *'}}", kind="a.yaml")
+@example(raw=b"jobs:\n  a: !!int x", kind="a.yaml")
+@example(raw=b"a:\n\0", kind="a.yaml")
+@example(raw=b"retention: 5", kind="a.yaml")
+@example(raw=b"retention:", kind="a.yaml")
+@example(raw=b"1.5: x", kind="a.yaml")
+@example(raw=b"queues: {a b: 1}", kind="a.yaml")
+@example(raw=b"concurrency: {a: 1}", kind="a.yaml")
+@example(raw=b"concurrency: {limits: {a: 1}, rates: {a: 1/s}}", kind="a.yaml")
 def test_any_bytes(folder: Path, raw: bytes, kind: str) -> None:
     file = folder / kind
     file.write_bytes(raw)
@@ -168,10 +181,15 @@ def test_any_schedule(when: str, zone: str, name: str) -> None:
     """A schedule has a next moment or none, or an error that is about it."""
     try:
         found = Schedule(when, timezone=zone).checked(name)
-    except DeclarationError:
+    except DeclarationError as error:
+        about(error, name)
         return
     moment = found.timetable(name).after(1_800_000_000.0)
     assert moment is None or moment > 1_800_000_000.0
+
+
+def about(error: DeclarationError, name: str) -> None:
+    assert str(error).startswith(f"schedule {name!r}: ")
 
 
 triggers = st.one_of(
