@@ -16,13 +16,13 @@ from headgate.configuration.localzone import local_zone
 from headgate.configuration.model import JobConfig
 
 TAB = r"""
-# of ada
-MAILTO=ada@example.com
+# of the operator
+MAILTO=operator@example.com
 PATH = "/usr/local/bin:/bin"
 */5 9-17 * * 1-5	/usr/bin/poll --quiet >/dev/null 2>&1
 @daily cd work && ./tidy
 CRON_TZ=Europe/Berlin
-30 2 * * 7 mail -s "100\% done" ada%Hello,%it's done.%
+30 2 * * 7 mail -s "100\% done" operator%Hello,%it's done.%
 SHELL=/bin/bash
 0~30 4 1,15 * * poll -v
 @reboot start-it

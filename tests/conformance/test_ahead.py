@@ -128,13 +128,13 @@ def test_not_while_a_lane_that_needs_something_else_waits_for_the_group(rig: Rig
     hand = rig.hand()
     (a,), behind = parts(ask(hand, room=10, ahead_room=1).claimed)
     assert len(behind) == 1, "nobody else waits"
-    rig.tenant("bob", 1, Need("api"))
-    # acme's chain ends with what it has: the slot of `api` is bob's next.
+    rig.tenant("globex", 1, Need("api"))
+    # acme's chain ends with what it has: the slot of `api` is globex's next.
     got = ask(hand, 10, 5, passed=[Passed(behind[0].token, a.token, 0.0)], finishes=done(a))
     hand.running[behind[0].token] = behind[0]
     assert got.claimed == ()
     got = ask(hand, 10, 5, finishes=done(behind[0]))
-    assert parts(got.claimed)[0][0].turn == "bob"
+    assert parts(got.claimed)[0][0].turn == "globex"
 
 
 def test_not_past_somebody_who_waits_for_a_place(rig: Rig) -> None:
@@ -183,7 +183,7 @@ def test_nobody_starves_where_places_are_scarce(rig: Rig, places: int) -> None:
         rig.submit(1, task="other", needs=need("api"))
         rig.submit(1, queue="mail")
         rig.tenant("acme")
-        rig.tenant("bob", 1, Need("api"))
+        rig.tenant("globex", 1, Need("api"))
     order = [
         (c.queue, c.task, c.turn) for c in worked(rig.hand(), places, ahead=16, jobs=20 * kinds)
     ]

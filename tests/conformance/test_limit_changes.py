@@ -248,7 +248,7 @@ def test_a_file_says_it_all_again(rig: Rig) -> None:
     words.resume("gpu")
     words.weight("tenant/Ä b", None, reason="x")
     rig.clock.advance(5)
-    changed, besides = words.import_toml(file, by="bob")
+    changed, besides = words.import_toml(file, by="on-call")
     assert (len(changed), besides) == (4, [])
     again = rig.store.words()
     assert [w.group for w in again] == [w.group for w in said]
@@ -256,7 +256,7 @@ def test_a_file_says_it_all_again(rig: Rig) -> None:
     assert (again[0].limit.by, again[0].limit.reason) == ("ann", 'they said "slow"\nand meant it')
     assert words.export_toml() == file
     assert words.import_toml(file) == ([], [])
-    assert {event.who for event in words.history(limit=4)} == {"bob"}
+    assert {event.who for event in words.history(limit=4)} == {"on-call"}
 
 
 def test_an_import_is_whole_or_nothing_and_leaves_what_it_does_not_name(rig: Rig) -> None:

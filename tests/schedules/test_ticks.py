@@ -410,13 +410,13 @@ def sweep_for(desk: Desk, seconds: float) -> None:
 def test_pause_and_resume(desk: Desk) -> None:
     desk.declare(spec())
     desk.tick()
-    desk.store.pause_schedule("tidy", True, by="ada", reason="moving house")
+    desk.store.pause_schedule("tidy", True, by="operator", reason="moving house")
     desk.wait(600)
     found = desk.store.schedule("tidy")
     assert found is not None
-    assert (found.paused, found.paused_by, found.reason) == (True, "ada", "moving house")
+    assert (found.paused, found.paused_by, found.reason) == (True, "operator", "moving house")
     assert desk.outcomes() == []
-    desk.store.pause_schedule("tidy", False, by="ada")
+    desk.store.pause_schedule("tidy", False, by="operator")
     desk.tick()
     assert desk.outcomes() == []  # what was due meanwhile was not wanted
     desk.wait(60)
@@ -447,8 +447,8 @@ def test_run_now_is_beside_the_clock(desk: Desk) -> None:
     def job() -> NewJob:
         return template.to_job(found.spec.job, "tidy", desk.store.now(), None)
 
-    first = desk.store.run_now("tidy", job(), by="ada")
-    assert (first.outcome, first.by, first.at) == ("run", "ada", START + 5)
+    first = desk.store.run_now("tidy", job(), by="operator")
+    assert (first.outcome, first.by, first.at) == ("run", "operator", START + 5)
     desk.rig.clock.advance(1)
     assert desk.store.run_now("tidy", job()).outcome == "merged"
     after = desk.store.schedule("tidy")

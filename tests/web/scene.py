@@ -118,7 +118,7 @@ def make(url: str) -> Scene:
     Rounds(store).round()
     scene = Scene(app, store, hand.id, hand.registration)
     done = [charge(tenant) for tenant in ("acme", "globex", "initech") for _ in range(4)]
-    done += [NewJob("letter", queue="mail", args='{"to": "ada@example.com"}') for _ in range(6)]
+    done += [NewJob("letter", queue="mail", args='{"to": "customer@example.com"}') for _ in range(6)]
     store.submit(done)
     ended = 0
     while claimed := hand.claim(5):
@@ -152,10 +152,10 @@ def make(url: str) -> Scene:
     for job in store.browse(_READY).jobs:
         if job.task == "charge":
             scene.jobs["ready"] = job.id
-    store.take_slot(SlotRequest("gpu-memory", "notebook of ada", "laptop", 3600.0))
-    app.concurrency.set("tenant/acme", 4, reason=f"their migration {HOSTILE}", by="ada")
-    app.concurrency.pause("tenant/umbrella", reason="not paid", by="bob")
-    store.pause_queue("mail", True, by="ada", reason="the provider is down")
+    store.take_slot(SlotRequest("gpu-memory", "notebook of the analyst", "laptop", 3600.0))
+    app.concurrency.set("tenant/acme", 4, reason=f"their migration {HOSTILE}", by="operator")
+    app.concurrency.pause("tenant/umbrella", reason="not paid", by="on-call")
+    store.pause_queue("mail", True, by="operator", reason="the provider is down")
     return scene
 
 

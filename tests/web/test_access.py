@@ -74,8 +74,8 @@ def test_a_token_and_a_user_may_log_in(small: Scene) -> None:
         assert visit.get("/groups").status_code == 200
         assert visit.form("/queues", "/logout").headers["location"] == "/login"
         assert visit.get("/groups").status_code == 303
-        assert visit.log_in("correct horse", "ada").status_code == 303
-        assert "ada" in visit.get("/groups").text
+        assert visit.log_in("correct horse", "operator").status_code == 303
+        assert '<span class="name">operator<' in visit.get("/groups").text
 
 
 @pytest.mark.parametrize("next", ["//evil.example", "https://evil.example", "/\\evil.example", "x"])
@@ -92,7 +92,7 @@ def test_headers_carry_tokens_and_users(small: Scene) -> None:
     with visiting(create_app(small.app, access=access())) as visit:
         bearer = {"authorization": f"Bearer {VIEWER}"}
         assert visit.get("/api/jobs", headers=bearer).status_code == 200
-        assert visit.get("/metrics", auth=("vic", "only looking")).status_code == 200
+        assert visit.get("/metrics", auth=("viewer", "only looking")).status_code == 200
         assert visit.get("/metrics", auth=("prometheus", VIEWER)).status_code == 200
         for wrong in ("Bearer x", "Basic x", "Basic ////", "Digest a", "Bearer", ""):
             answer = visit.get("/api/jobs", headers={"authorization": wrong})
@@ -244,7 +244,7 @@ def test_mounted_under_a_prefix_all_links_stay_inside(small: Scene) -> None:
         ({"short": "view"}, {}),
         ({"ünicode-token-0123456789": "view"}, {}),
         ({OPERATOR: "admin"}, {}),
-        ({}, {"ada": User("short")}),
+        ({}, {"operator": User("short")}),
         ({}, {"a:b": User("long enough")}),
     ],
 )
@@ -269,13 +269,13 @@ def test_it_does_not_start_elsewhere_without_credentials(tmp_path: Path, small: 
     for bind in ("nonsense", "127.0.0.1", "127.0.0.1:99999", ":80"):
         assert command(*url, "--bind", bind).exit_code == 2
     users = tmp_path / "users"
-    users.write_text("ada:operate:correct horse\n")
+    users.write_text("operator:operate:correct horse\n")
     users.chmod(0o644)
     done = command(*url, "--users", str(users))
     assert done.exit_code == 2
     assert "chmod 600" in done.stderr
     users.chmod(0o600)
-    users.write_text("ada:boss:correct horse\n")
+    users.write_text("operator:boss:correct horse\n")
     assert "line 1" in command(*url, "--users", str(users)).stderr
     assert "no store" in command("--url", f"sqlite:///{tmp_path}/none.db").stderr
 

@@ -19,7 +19,7 @@ VIEWER = "view-token-0123456789abc"
 def access() -> Access:
     return Access(
         {OPERATOR: "operate", VIEWER: "view"},
-        {"ada": User("correct horse", "operate"), "vic": User("only looking", "view")},
+        {"operator": User("correct horse", "operate"), "viewer": User("only looking", "view")},
     )
 
 
