@@ -173,6 +173,32 @@ def test_machines_that_give_homes_at_once_agree(tmp_path: Path) -> None:
             assert counts.index(4) == x.directory.homes.limits[f"limit-{name[-1]}"]
 
 
+def test_who_gives_a_home_too_late_takes_the_one_that_is_there(tmp_path: Path) -> None:
+    class Overtaken(MemoryObjects):
+        """Somebody else writes the directory between our look and our write."""
+
+        before: Callable[[], object] | None = None
+
+        def replace(self, key: str, body: bytes, known: str) -> str:
+            before, self.before = self.before, None if "shards.json" in key else self.before
+            if before is not None and "shards.json" in key:
+                before()
+            return super().replace(key, body, known)
+
+    objects = Overtaken()
+    with opened(tmp_path, "x", "y", objects=objects) as (store, other):
+        # Each alone would put its first task into shard 0, and `b` with `db` beside it.
+        objects.before = lambda: other.submit([NewJob("b"), NewJob("a", needs=needs("db"))])
+        store.submit([NewJob("a"), NewJob("b")])
+        other.directory.refresh()
+        assert store.directory.homes == other.directory.homes
+        homes = store.directory.homes
+        assert homes.tasks["a"] == homes.limits["db"] != homes.tasks["b"] == 0
+        for name in "ab":
+            counts = [shard.count(JobFilter(task=name)) for shard in store.shards]
+            assert counts[homes.tasks[name]] == 2
+
+
 def test_groups_that_submissions_name_for_themselves_are_counted_together(tmp_path: Path) -> None:
     def own(task: str, group: str) -> NewJob:
         return NewJob(task, needs=Needs((Need.named(group),)), carried=((group, 1),))
