@@ -524,7 +524,9 @@ def test_workers_queues_and_limits_are_told_once(tmp_path: Path) -> None:
         assert store.doctor() == []
         store.shards[1].unregister(hand.id)
         assert store.workers()[0].state == "dead"
-        assert hand.ask().dead
+        store.pause_queue("default", False)
+        got = hand.ask()
+        assert (got.dead, got.claimed) == (True, ())
 
 
 def test_a_schedule_lives_with_its_task(tmp_path: Path) -> None:

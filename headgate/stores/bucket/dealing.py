@@ -144,6 +144,10 @@ class Deal:
         told = self._told()
         glances = {shard.number: self._glance(shard) for shard in self._shards}
         asked: set[int] = set()
+        if not all(glance.known for glance in glances.values()):
+            # Who is dead for one of them is told so, and is granted nothing by the others.
+            asked = {k for k, glance in glances.items() if not glance.known}
+            self._claim = None
         if self._claim is not None:
             self.heard.wake_in = {k: glance.wake_in for k, glance in glances.items()}
             asked = {k for k, glance in glances.items() if glance.ask}

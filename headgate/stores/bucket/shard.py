@@ -89,6 +89,8 @@ class Glance:
     wake_in: float | None = None
     others: int = 0
     """Other workers that run something of it."""
+    known: bool = True
+    """False: it has taken this worker away, or never heard of it."""
 
 
 class Shard(BucketStore):
@@ -127,7 +129,7 @@ class Shard(BucketStore):
         did is noticed by the poller, as ever."""
         with self._replica.db.read() as tx:
             if registry.known(tx, worker) is None:
-                return Glance(ask=True, ready=False)
+                return Glance(ask=True, ready=False, known=False)
             seen = exchanging.glance(tx)
             ready = tx.value("SELECT 1 FROM ready LIMIT 1") is not None
             wake_in = exchanging.wake_in(tx, seen, None if state is None else state.opens)

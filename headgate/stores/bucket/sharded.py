@@ -252,8 +252,11 @@ class ShardedStore:
     def values(self, groups: Iterable[str]) -> dict[str, LimitRecord]:
         wanted = list(groups)
         by_shard: dict[int, list[str]] = {}
+        known = self.directory.homes.limits
+        if not all(split_group(group)[0] in known for group in wanted):
+            self.directory.refresh()
         for group in wanted:
-            by_shard.setdefault(self._of_group(group).number, []).append(group)
+            by_shard.setdefault(self._limit_home(group), []).append(group)
         found: dict[str, LimitRecord] = {}
         works = {k: lambda k=k: self.shards[k].values(by_shard[k]) for k in by_shard}
         for records in self._do(works).values():

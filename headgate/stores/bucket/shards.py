@@ -10,7 +10,6 @@ remembered, and must be read again only for a name that it does not hold.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -113,11 +112,14 @@ class Directory:
         self._key = layout.shards
         self._ledger = layout.ledger
         self._where = where
-        self._lock = threading.Lock()
-        self._etag = ""
-        self.homes = Homes(FORMAT, 0)
+        # One attribute, so that threads need no lock, which a fork might find held.
+        self._now = (Homes(FORMAT, 0), "")
         self.in_use: Callable[[int, str], bool] = lambda shard, name: False
         """Does this shard know a group of exactly this name?"""
+
+    @property
+    def homes(self) -> Homes:
+        return self._now[0]
 
     # --- to open ----------------------------------------------------------------------------------
 
@@ -155,18 +157,17 @@ class Directory:
 
     def refresh(self) -> bool:
         """Read it again; False: there is none."""
-        got = patiently(lambda: self._objects.get(self._key, self._etag or None))
+        known = self._now[1]
+        got = patiently(lambda: self._objects.get(self._key, known or None))
         if got is None:
-            if self._etag:
+            if known:
                 raise StoreUnavailable(
                     f"{self._where}: the object {self._key} was deleted while it was in use; put it"
                     " back"
                 )
             return False
         if got is not UNCHANGED:
-            homes = _read(got.body, self._where)
-            with self._lock:
-                self.homes, self._etag = homes, got.etag
+            self._now = (_read(got.body, self._where), got.etag)
         return True
 
     # --- to ask -----------------------------------------------------------------------------------
@@ -209,11 +210,8 @@ class Directory:
     def _assign(self, joined: Sequence[Joined]) -> None:
         while True:
             self.refresh()
-            with self._lock:
-                etag, homes = (
-                    self._etag,
-                    msgspec.json.decode(msgspec.json.encode(self.homes), type=Homes),
-                )
+            now, etag = self._now
+            homes = msgspec.json.decode(msgspec.json.encode(now), type=Homes)
             if not self._give(homes, joined):
                 return
             if len(homes.limits) > MOST_NAMES:
