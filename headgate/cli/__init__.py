@@ -39,9 +39,12 @@ class Root(click.Group):
         "config": ("headgate.cli.configcheck:config", "Check a configuration of jobs."),
         "import": ("headgate.cli.imports:imports", "Make a headgate.toml of a crontab or dsari."),
         "dashboard": ("headgate.cli.dashboard:dashboard", "Serve the pages, API and metrics."),
+        "top": ("headgate.cli.top:top", "Groups, workers and throughput, live."),
+        "watch": ("headgate.cli.watch:watch", "Follow a job until it ends."),
         "demo": ("headgate.cli.demo:demo", "See limits hold while a worker is killed."),
         "migrate": ("headgate.cli.migrate:migrate", "Make or upgrade the tables of PostgreSQL."),
         "doctor": ("headgate.cli.doctor:doctor", "Check the store and the configuration."),
+        "completion": ("headgate.cli.completion:completion", "For bash, zsh and fish."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:

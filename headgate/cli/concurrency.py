@@ -71,7 +71,11 @@ def set_limit(
 @_reason
 @pass_frame
 def reset(frame: Frame, group: str, reason: str) -> None:
-    """Take back a `set`: file and code decide again."""
+    """Take back a `set`: file and code decide again.
+
+    \b
+    headgate concurrency reset payments-api --reason "the provider is well"
+    """
     desk = _desk(frame)
     _ask_back(desk, group, "limit", "nobody has set the limit of")
     _told(frame, desk.reset(group, reason=reason))
@@ -83,7 +87,11 @@ def reset(frame: Frame, group: str, reason: str) -> None:
 @_lasts
 @pass_frame
 def pause(frame: Frame, group: str, reason: str, **ends: float | None) -> None:
-    """Let nothing more start in GROUP; what runs goes on."""
+    """Let nothing more start in GROUP; what runs goes on.
+
+    \b
+    headgate concurrency pause payments-api --for 30m --reason "their maintenance"
+    """
     desk = _desk(frame)
     _ask_about(frame, group)
     after = desk.pause(group, reason=reason, lasts=ends["for"])
@@ -95,7 +103,11 @@ def pause(frame: Frame, group: str, reason: str, **ends: float | None) -> None:
 @_reason
 @pass_frame
 def resume(frame: Frame, group: str, reason: str) -> None:
-    """Take back a `pause`."""
+    """Take back a `pause`.
+
+    \b
+    headgate concurrency resume payments-api
+    """
     desk = _desk(frame)
     _ask_back(desk, group, "pause", "nobody has paused")
     _told(frame, desk.resume(group, reason=reason))
@@ -140,6 +152,9 @@ def release(frame: Frame, group: str, slot_id: int, force: bool) -> None:
     """Take the slot SLOT_ID of GROUP from its holder.
 
     The code behind it is not stopped: while it goes on, one more than the limit may run.
+
+    \b
+    headgate concurrency release gpu 0 --force
     """
     from headgate.limits import check_group
 

@@ -17,6 +17,9 @@ def demo(frame: Frame) -> None:
 
     Uses a fresh store in a temporary directory and leaves nothing behind. Exits 1 if the
     checker finds anything wrong.
+
+    \b
+    headgate demo
     """
     from headgate.demo.run import run
 

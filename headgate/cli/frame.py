@@ -83,11 +83,30 @@ def _must_exist(url: str, hint: str) -> None:
 def _override(name: str) -> Any:
     def callback(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
         frame = ctx.find_object(Frame)
+        if frame is None and value:
+            # A shell asks for completions: nothing runs, and there is no frame.
+            ctx.meta.setdefault("headgate", {})[name] = value
         if frame is not None and value:
             setattr(frame, name, value)
             frame._config = None
 
     return callback
+
+
+COMPLETED = {
+    "id": "job", "ids": "job", "after": "job", "group": "group", "queue": "queue",
+    "task": "task", "name": "schedule",
+}  # fmt: skip
+"""Parameters that are names of something in the store, by what they are called."""
+
+
+def _completed(what: str) -> Any:
+    def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        from headgate.cli.completion import complete
+
+        return complete(what)(ctx, param, incomplete)
+
+    return names
 
 
 class Verb(click.Command):
@@ -104,6 +123,11 @@ class Verb(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        for param in self.params:
+            what = COMPLETED.get(param.name or "")
+            # `--name` is a name to be given, NAME one that exists.
+            if what is not None and not (param.name == "name" and isinstance(param, click.Option)):
+                param._custom_shell_complete = _completed(what)
         self.params += [
             click.Option(
                 ["--url"], metavar="URL", expose_value=False, callback=_override("url"),

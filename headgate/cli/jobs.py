@@ -122,7 +122,11 @@ def list_jobs(frame: Frame, limit: int, after: str | None, **chosen: Any) -> Non
 @click.argument("id")
 @pass_frame
 def show_job(frame: Frame, id: str) -> None:
-    """All about one job, with every attempt."""
+    """All about one job, with every attempt.
+
+    \b
+    headgate jobs show 0190c2a4-…
+    """
     from headgate.cli import data, show
     from headgate.codec import visible
     from headgate.errors import JobNotFound
@@ -152,7 +156,11 @@ def show_job(frame: Frame, id: str) -> None:
 @click.argument("id")
 @pass_frame
 def why_job(frame: Frame, id: str) -> None:
-    """Say what a job waits for, who holds it, its place in line, and when it may start."""
+    """Say what a job waits for, who holds it, its place in line, and when it may start.
+
+    \b
+    headgate jobs why 0190c2a4-…
+    """
     from dataclasses import replace
 
     from headgate.cli import data, show

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @pass_frame
 def status(frame: Frame, group: str | None, older: float) -> None:
-    """All limits and groups and what looks wrong, or the holders of one GROUP."""
+    """All limits and groups and what looks wrong, or the holders of one GROUP.
+
+    \b
+    headgate concurrency status
+    headgate concurrency status tenant/acme
+    """
     if group is None:
         _all(frame, older)
     else:
@@ -186,7 +191,11 @@ def _disagreement(record: LimitRecord) -> None:
 @click.command("ls", cls=Verb)
 @pass_frame
 def ls(frame: Frame) -> None:
-    """What is said about limits: declared by files and code, and by whom it was changed."""
+    """What is said about limits: declared by files and code, and by whom it was changed.
+
+    \b
+    headgate concurrency ls
+    """
     from headgate.cli import data, show
 
     store = frame.store()
@@ -243,6 +252,10 @@ def history(frame: Frame, group: str | None, limit: int) -> None:
     """Who changed which limit, when, from what to what, and why: the latest first.
 
     Code that ran on after its lease was lost stands there too: more than the limit may have run.
+
+    \b
+    headgate concurrency history
+    headgate concurrency history tenant/acme --limit 10
     """
     from headgate.cli import data, show
     from headgate.limits import check_group

@@ -59,7 +59,7 @@ def output(frame: Frame, id: str, follow: bool, attempt: int | None, stream: str
         if last not in (None, record.attempt):
             show.note(f"--- attempt {record.attempt} ---")
         last = record.attempt
-        _write(shown)
+        write(shown)
     if reader.job is not None:
         why = f" ({reader.job.reason})" if reader.job.reason else ""
         show.note(f"{reader.job.state}{why}")
@@ -85,7 +85,7 @@ class _Reader:
             yield from outputs.pieces(self._store, self._id)
 
 
-def _write(data: bytes) -> None:
+def write(data: bytes) -> None:
     """To a file or a pipe as it is. In a terminal only text and colours: a command must not be
     able to type, or to hide what stands above."""
     if sys.stdout.isatty():
@@ -100,25 +100,26 @@ def _write(data: bytes) -> None:
         click.echo(data, nl=False)
 
 
+def as_data(record: OutputRecord) -> dict[str, Any]:
+    from headgate.cli import data
+
+    try:
+        said = {"text": record.data.decode()}
+    except UnicodeDecodeError:
+        said = {"base64": base64.b64encode(record.data).decode()}
+    return {
+        "attempt": record.attempt,
+        "stream": record.stream,
+        "at": data.moment(record.at),
+        "start": record.start,
+        **said,
+    }
+
+
 def _print_json(
     frame: Frame, job: JobRecord, reader: _Reader, chosen: Iterator[tuple[OutputRecord, bytes]]
 ) -> None:
-    from headgate.cli import data
-
-    def piece(record: OutputRecord) -> dict[str, Any]:
-        try:
-            said = {"text": record.data.decode()}
-        except UnicodeDecodeError:
-            said = {"base64": base64.b64encode(record.data).decode()}
-        return {
-            "attempt": record.attempt,
-            "stream": record.stream,
-            "at": data.moment(record.at),
-            "start": record.start,
-            **said,
-        }
-
-    found = (piece(record) for record, _ in chosen)
+    found = (as_data(record) for record, _ in chosen)
     if not reader.follows:
         frame.print_json({"id": job.id, "state": job.state, "output": list(found)})
         return

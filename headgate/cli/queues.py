@@ -22,7 +22,12 @@ def queues() -> None:
 @queues.command("ls", cls=Verb)
 @pass_frame
 def list_queues(frame: Frame) -> None:
-    """All queues, with what waits and runs in each."""
+    """All queues, with what waits and runs in each.
+
+    \b
+    headgate queues ls
+    headgate queues ls --json
+    """
     from headgate.cli import data, show
 
     store = frame.store()
@@ -77,6 +82,14 @@ add_pausing(
     queues,
     "queue",
     _set,
-    pause="Keep the jobs of QUEUE from starting; what runs goes on.",
-    resume="Let the jobs of QUEUE start again.",
+    pause="""Keep the jobs of QUEUE from starting; what runs goes on.
+
+    \b
+    headgate queues pause mail --reason "the provider is down"
+    """,
+    resume="""Let the jobs of QUEUE start again.
+
+    \b
+    headgate queues resume mail
+    """,
 )

@@ -26,7 +26,11 @@ def schedules() -> None:
 @schedules.command("ls", cls=Verb)
 @pass_frame
 def list_schedules(frame: Frame) -> None:
-    """All schedules, with their next tick and their last run."""
+    """All schedules, with their next tick and their last run.
+
+    \b
+    headgate schedules ls
+    """
     from headgate.cli import show
 
     store = frame.store()
@@ -60,7 +64,11 @@ def list_schedules(frame: Frame) -> None:
 )  # fmt: skip
 @pass_frame
 def show_schedule(frame: Frame, name: str, limit: int) -> None:
-    """One schedule: what it says, how it stands, and its last ticks."""
+    """One schedule: what it says, how it stands, and its last ticks.
+
+    \b
+    headgate schedules show nightly --limit 20
+    """
     from headgate.cli import data, show
 
     store = frame.store()
@@ -103,7 +111,9 @@ def show_schedule(frame: Frame, name: str, limit: int) -> None:
 
 @schedules.command("next", cls=Verb)
 @click.argument("name", required=False)
-@click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True)
+@click.option(
+    "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="So many."
+)
 @click.option("--when", metavar="TEXT", help="Try a schedule that nobody has declared.")
 @click.option("--zone", metavar="ZONE", default="UTC", show_default=True, help="Of --when.")
 @pass_frame
@@ -164,7 +174,11 @@ def _print_next(frame: Frame, rows: Sequence[tuple[float, str, str]], now: float
 @click.argument("name")
 @pass_frame
 def run_now(frame: Frame, name: str) -> None:
-    """Submit a run of NAME at once, beside those of the clock."""
+    """Submit a run of NAME at once, beside those of the clock.
+
+    \b
+    headgate schedules run-now nightly
+    """
     from headgate.cli import data
     from headgate.schedules.template import to_job
 
@@ -214,8 +228,16 @@ add_pausing(
     schedules,
     "name",
     _set,
-    pause="Submit nothing for NAME until it is resumed; what runs or waits goes on.",
-    resume="Go on with NAME from now; what was due meanwhile is not made up for.",
+    pause="""Submit nothing for NAME until it is resumed; what runs or waits goes on.
+
+    \b
+    headgate schedules pause nightly --reason "the warehouse moves"
+    """,
+    resume="""Go on with NAME from now; what was due meanwhile is not made up for.
+
+    \b
+    headgate schedules resume nightly
+    """,
 )
 
 

@@ -15,7 +15,11 @@ def workers() -> None:
 @workers.command("ls", cls=Verb)
 @pass_frame
 def list_workers(frame: Frame) -> None:
-    """All worker processes: where they run, what they take, how busy they are."""
+    """All worker processes: where they run, what they take, how busy they are.
+
+    \b
+    headgate workers ls
+    """
     from headgate.cli import data, show
 
     store = frame.store()
