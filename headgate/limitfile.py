@@ -3,7 +3,7 @@
 One table for each group, one line for each word:
 
     ["tenant/acme"]
-    limit = { value = 5, reason = "their migration", by = "ann@web-1", at = 2026-07-30T12:00:00Z }
+    limit = { value = 5, reason = "their migration", by = "op@web-1", at = 2026-07-30T12:00:00Z }
     weight = 3
     reason = "they pay for it"
 

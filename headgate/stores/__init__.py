@@ -33,8 +33,8 @@ def settled(url: str) -> str:
 def shown(url: str) -> str:
     """The url as messages may show it: without a password.
 
-    >>> shown("postgresql://ann:secret@db/app")
-    'postgresql://ann:***@db/app'
+    >>> shown("postgresql://app:secret@db/app")
+    'postgresql://app:***@db/app'
     """
     if url.startswith("sqlite:"):
         return url

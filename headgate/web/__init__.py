@@ -21,10 +21,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from headgate.web.access import Access, Role, User
-from headgate.web.guard import Guard
+from headgate.web.guard import HEADERS, Guard
 from headgate.web.redact import Redactor
 from headgate.web.routes import routes
 from headgate.web.site import Site, path_of, site_of
@@ -74,6 +74,9 @@ def create_app(
         lifespan=lifespan,
     )
     site = Site(app, access, Redactor(redact), frozenset(key_metrics))
+    # What leads on from a slash too many is made from the `Host` that was sent, and from the scheme
+    # behind a proxy: ours is in `_refused`.
+    made.router.redirect_slashes = False
     made.state.site = site
     made.state.streams = Streams()
     return made
@@ -83,6 +86,12 @@ def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "only these are sent here"
     if path_of(request).startswith("/api"):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    path = path_of(request)
+    if error.status_code == 404 and path.endswith("/") and path.strip("/"):
+        # Within this dashboard: of several slashes at the beginning one is left.
+        query = request.scope.get("query_string", b"").decode("latin-1")
+        there = f"{request.scope.get('root_path', '')}/{path.strip('/')}"
+        return RedirectResponse(f"{there}?{query}" if query else there, 307)
     title = "Not found" if error.status_code == 404 else error.detail
     message = "There is no such page." if error.status_code == 404 else error.detail
     answer = site_of(request).problem(request, error.status_code, title, message)
@@ -92,5 +101,9 @@ def _refused(request: Request, error: Exception) -> Response:
 
 
 def _broken(request: Request, error: Exception) -> Response:
-    # Who looks is told no more than that: the rest is in the log.
-    return PlainTextResponse("The dashboard failed; its log tells why.\n", 500)
+    # Who looks is told no more than that: the rest is in the log. This is answered outside of the
+    # guard, so what browsers may do with it is said here.
+    message = "the dashboard failed; its log tells why"
+    if path_of(request).startswith("/api"):
+        return JSONResponse({"error": message}, 500, HEADERS)
+    return PlainTextResponse(f"{message}\n", 500, HEADERS)

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import ipaddress
 import secrets
 import threading
 import time
@@ -136,7 +137,10 @@ class Access:
 
     def by_session(self, cookie: str) -> Visitor | None:
         text, _, signature = cookie.partition(".")
-        if not hmac.compare_digest(self.sign("session", text), signature):
+        # As bytes: text is compared only where it is ASCII, and anybody can send other cookies.
+        if not hmac.compare_digest(
+            self.sign("session", text).encode(), signature.encode("utf-8", "replace")
+        ):
             return None
         ends, role, name = base64.urlsafe_b64decode(text).decode().split(".", 2)
         if float(ends) < time.time() or role not in ROLES:
@@ -153,6 +157,24 @@ def _check_role(role: str) -> None:
         raise ConfigError(f"{role!r} is no role of the dashboard: view or operate")
 
 
+def network_of(address: str) -> str:
+    """Whom guesses are counted against: an address, or the network of one line, in which every
+    line that has IPv6 has more addresses than could be counted.
+
+    >>> network_of("203.0.113.9"), network_of("2001:db8::1:2"), network_of("::ffff:203.0.113.9")
+    ('203.0.113.9', '2001:db8::/64', '203.0.113.9')
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found), 64), strict=False))
+
+
 class Throttle:
     """So many wrong credentials from one address within a minute, then none are looked at."""
 
@@ -164,21 +186,26 @@ class Throttle:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def wait(self, address: str) -> float:
-        """Seconds for which credentials from there are not looked at; 0: they are."""
+    def attempt(self, address: str) -> float:
+        """Seconds for which credentials from there are not looked at; 0: they are, and count as
+        wrong until `forgive`. Counted before they are looked at: guesses sent at once would
+        otherwise all be looked at before the first of them had failed."""
         with self._lock:
-            times = self._failures.get(address)
-            if times is None:
-                return 0.0
             now = time.monotonic()
+            times = self._failures.setdefault(network_of(address), deque(maxlen=self.FAILURES))
+            self._failures.move_to_end(network_of(address))
             while times and times[0] <= now - self.PERIOD:
                 times.popleft()
-            return times[0] + self.PERIOD - now if len(times) >= self.FAILURES else 0.0
-
-    def failed(self, address: str) -> None:
-        with self._lock:
-            times = self._failures.setdefault(address, deque(maxlen=self.FAILURES))
-            self._failures.move_to_end(address)
-            times.append(time.monotonic())
+            if len(times) >= self.FAILURES:
+                return times[0] + self.PERIOD - now
+            times.append(now)
             while len(self._failures) > self.ADDRESSES:
                 self._failures.popitem(last=False)
+            return 0.0
+
+    def forgive(self, address: str) -> None:
+        """The last attempt from there was right."""
+        with self._lock:
+            times = self._failures.get(network_of(address))
+            if times:
+                times.pop()

@@ -40,6 +40,8 @@ PAGE = 200
 PREVIEWED = 600
 PREVIEW_PAGES = 3
 KEPT = 50
+AT_ONCE = 5
+"""Orders under way: each has a thread, which writes as fast as the store takes it."""
 ERRORS = 20
 PATIENCE = 5
 
@@ -136,14 +138,13 @@ class Bulks:
         # What is created from now on is not meant.
         order = replace(order, filter=replace(order.filter, until=order.filter.until or now))
         with self._lock:
+            over = [bulk.id for bulk in self._bulks.values() if bulk.state != "running"]
+            if len(self._bulks) - len(over) >= AT_ONCE:
+                raise StoreBusy(f"{AT_ONCE} orders are under way: wait until one is done")
+            while len(self._bulks) >= KEPT:
+                del self._bulks[over.pop(0)]
             bulk = Bulk(next(self._numbers), order, now)
             self._bulks[bulk.id] = bulk
-            while len(self._bulks) > KEPT:
-                oldest = next(iter(self._bulks.values()))
-                if oldest.state == "running":
-                    del self._bulks[bulk.id]
-                    raise StoreBusy(f"{KEPT} orders are under way: wait until one is done")
-                del self._bulks[oldest.id]
             thread = threading.Thread(
                 target=self._run, args=(bulk,), name="headgate-bulk", daemon=True
             )
@@ -154,13 +155,12 @@ class Bulks:
     def get(self, id: int) -> Bulk | None:
         return self._bulks.get(id)
 
-    def all(self) -> list[Bulk]:
-        return list(reversed(self._bulks.values()))
-
     def close(self) -> None:
-        for bulk in self.all():
-            bulk.stop.set()
-        for thread in self._threads:
+        with self._lock:
+            threads = list(self._threads)
+            for bulk in self._bulks.values():
+                bulk.stop.set()
+        for thread in threads:
             thread.join(5.0)
 
     def _run(self, bulk: Bulk) -> None:

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
+from markupsafe import escape as escape_markup
+
+from headgate.web.words import plainly
 
 WIDTH = 720
 HEIGHT = 180
@@ -24,6 +27,10 @@ class Series:
     name: str
     css: str
     values: Sequence[float | None]
+
+
+def escape(text: str) -> Markup:
+    return escape_markup(plainly(text))
 
 
 def bars(label: str, times: Sequence[float], series: Sequence[Series]) -> Markup:

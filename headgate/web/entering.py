@@ -18,7 +18,7 @@ def login(request: Request) -> Response:
     if request.method == "POST":
         throttle: Throttle = request.state.throttle
         address = address_of(request)
-        wait = throttle.wait(address)
+        wait = throttle.attempt(address)
         if wait:
             return too_many(wait)
         form = form_of(request)
@@ -28,13 +28,13 @@ def login(request: Request) -> Response:
         else:
             visitor = site.access.by_token(password)
         if visitor is not None:
+            throttle.forgive(address)
             answer = RedirectResponse(_inside(request, form.get("next", "")), 303)
             cookie = f"{SESSION_COOKIE}={site.access.open_session(visitor)}"
             answer.headers.append(
                 "set-cookie", f"{cookie}; Max-Age={int(SESSION)}; {cookie_options(request.scope)}"
             )
             return answer
-        throttle.failed(address)
         wrong = True
     next = request.query_params.get("next", "") or form_of(request).get("next", "")
     return site.page(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
@@ -123,12 +123,12 @@ class Guard:
         header = conn.headers.get("authorization")
         if header is not None:
             address = address_of(conn)
-            wait = self._throttle.wait(address)
+            wait = self._throttle.attempt(address)
             if wait:
-                raise Refused(too_many(wait))
+                raise Refused(too_many(wait, path))
             visitor = self._access.by_header(header)
-            if visitor is None:
-                self._throttle.failed(address)
+            if visitor is not None:
+                self._throttle.forgive(address)
         else:
             visitor = self._access.by_session(conn.cookies.get(SESSION_COOKIE, ""))
         if visitor is not None or path.startswith(OPEN):
@@ -136,7 +136,7 @@ class Guard:
         if header is not None or path.startswith(("/api", "/metrics", "/stream")):
             headers = {"www-authenticate": 'Bearer realm="headgate"'}
             raise Refused(_problem(path, 401, "give a token or a user: see /login", headers))
-        query = conn.url.query
+        query = conn.scope.get("query_string", b"").decode("latin-1")
         back = quote(path + (f"?{query}" if query else ""), safe="")
         raise Refused(RedirectResponse(f"{conn.scope.get('root_path', '')}/login?next={back}", 303))
 
@@ -177,7 +177,8 @@ class Guard:
     def _check_origin(self, conn: HTTPConnection, path: str) -> None:
         site = conn.headers.get("sec-fetch-site", "same-origin")
         origin = conn.headers.get("origin")
-        other = origin is not None and urlsplit(origin).netloc != conn.headers.get("host", "")
+        host = conn.headers.get("host", "")
+        other = origin is not None and not (host and origin.partition("://")[2] == host)
         if site not in ("same-origin", "none") or other:
             raise Refused(_problem(path, 403, "that came from another site"))
 
@@ -230,12 +231,9 @@ def _problem(
     return PlainTextResponse(f"{message}\n", status, headers)
 
 
-def too_many(wait: float) -> Response:
-    return PlainTextResponse(
-        "Too many wrong credentials came from your address: wait a minute.\n",
-        429,
-        {"retry-after": str(int(wait) + 1)},
-    )
+def too_many(wait: float, path: str = "/login") -> Response:
+    message = "too many wrong credentials came from your address: wait a minute"
+    return _problem(path, 429, message, {"retry-after": str(int(wait) + 1)})
 
 
 def cookie_options(scope: Scope) -> str:

@@ -18,6 +18,7 @@ from headgate.stores.protocol import EventRecord, LimitLoad, OutputRecord, Sched
 from headgate.web import asked, models
 from headgate.web.pages.fairness import SEEN, shares, weights_of
 from headgate.web.pages.schedules import state_of
+from headgate.web.redact import without_passwords
 from headgate.web.site import NotThere, Site, by, site_of
 from headgate.web.survey import SORTS
 from headgate.why import ask
@@ -138,7 +139,14 @@ def _job_model(site: Site, job: JobRecord) -> models.Job:
     told = data.job(job)
     for name, text in (("args", job.args), ("options", job.options), ("result", job.result)):
         told[name] = site.redactor.shown(job.task, text)
-    return _as(models.Job, told)
+    return _as(models.Job, _without_passwords(told))
+
+
+def _without_passwords(told: dict[str, Any]) -> dict[str, Any]:
+    error: dict[str, str] | None = told["error"]
+    if error is not None:
+        told["error"] = {name: without_passwords(text) for name, text in error.items()}
+    return told
 
 
 def _find(request: Request) -> JobRecord:
@@ -151,12 +159,16 @@ def _find(request: Request) -> JobRecord:
 
 def _job(request: Request, _: None) -> models.WholeJob:
     site, job = site_of(request), _find(request)
-    attempts = [_as(models.Attempt, data.attempt(a)) for a in site.store.attempts(job.id)[-MOST:]]
+    attempts = [
+        _as(models.Attempt, _without_passwords(data.attempt(attempt)))
+        for attempt in site.store.attempts(job.id)[-MOST:]
+    ]
     return models.WholeJob(_job_model(site, job), attempts)
 
 
 def _why(request: Request, _: None) -> models.Why:
-    return _as(models.Why, data.why(ask(site_of(request).store, _find(request).id)))
+    told = data.why(ask(site_of(request).store, _find(request).id))
+    return _as(models.Why, {**told, "text": without_passwords(told["text"])})
 
 
 def _output(request: Request, _: None) -> models.Outputs:

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 HIDDEN = "•••"
 SECRET = re.compile(
-    r"pass(word|wd|phrase)?$|secret|token$|api_?key|private_?key|credential|authori[sz]ation"
-    r"|card_?number|cvv|iban|ssn$",
+    r"pass(word|wd|phrase|code)?\d*$|secret|tokens?$|(api|access|private|signing)[_-]?key"
+    r"|credential|authori[sz]ation|cookie$|card[_-]?number|cvv|iban|ssn$",
     re.IGNORECASE,
 )
+_IN_URL = re.compile(r"([\w.+-]{1,20}://[^\s:/?#@'\"]*:)[^\s/?#'\"]+(?=@)")
 
 
 class Redactor:
@@ -27,10 +28,6 @@ class Redactor:
     def __init__(self, tasks: Mapping[str, Iterable[str]] | None = None) -> None:
         self._tasks = {task: frozenset(names) for task, names in (tasks or {}).items()}
 
-    def hides(self, task: str) -> bool:
-        """Is anything of this task hidden? Its words are then not searched either."""
-        return task in self._tasks or "*" in self._tasks
-
     def shown(self, task: str, text: str | None) -> Any:
         if text is None:
             return None
@@ -38,7 +35,7 @@ class Redactor:
         try:
             value = json.loads(text)
         except ValueError:
-            return text
+            return without_passwords(text)
         if "*" in names and not isinstance(value, dict):
             return HIDDEN
         return _without(value, names, top=True)
@@ -55,4 +52,13 @@ def _without(value: Any, names: frozenset[str], *, top: bool = False) -> Any:
         }
     if isinstance(value, list):
         return [_without(inner, names) for inner in cast("list[Any]", value)]
-    return value
+    return without_passwords(value) if isinstance(value, str) else value
+
+
+def without_passwords(text: str) -> str:
+    """Without those in addresses, which arguments and the words of errors often hold.
+
+    >>> without_passwords("cannot connect to postgresql://app:hunter2@db/app (refused)")
+    'cannot connect to postgresql://app:•••@db/app (refused)'
+    """
+    return _IN_URL.sub(rf"\1{HIDDEN}", text) if "://" in text else text

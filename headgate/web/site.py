@@ -16,7 +16,6 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from headgate.codec import visible
 from headgate.errors import (
     HeadgateError,
     JobNotFound,
@@ -30,7 +29,7 @@ from headgate.web import charts, words
 from headgate.web.bulk import Bulks
 from headgate.web.guard import Form
 from headgate.web.metrics import Metrics
-from headgate.web.redact import Redactor
+from headgate.web.redact import Redactor, without_passwords
 from headgate.web.sampler import Sampler
 from headgate.web.survey import Surveys
 from headgate.why import age
@@ -121,7 +120,7 @@ class Site:
             return url("/groups/show", group=group, **params)
 
         def linked(text: str) -> Markup:
-            return words.with_links(text, url)
+            return words.with_links(without_passwords(text), url)
 
         path = path_of(request)
         text = self._templates.get_template(template).render(
@@ -144,7 +143,7 @@ class Site:
         return HTMLResponse(text, status)
 
     def problem(self, request: Request, status: int, title: str, message: str) -> Response:
-        return self.page(request, "problem.html", status, title=title, message=visible(message))
+        return self.page(request, "problem.html", status, title=title, message=message)
 
 
 Page = Callable[[Request], Response]
@@ -213,6 +212,7 @@ def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
+        finalize=words.plainly,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -227,10 +227,11 @@ def _environment() -> jinja2.Environment:
         "kind": words.event_kind,
         "limit_change": words.limit_change,
         "limit_value": words.limit_value,
+        "no_passwords": without_passwords,
         "pretty": words.pretty,
+        "raw": words.Raw,
         "said": words.said,
         "stamp": words.stamp,
-        "visible": visible,
     }
     names = cast("dict[str, Any]", made.globals)
     names |= {"gauge": charts.gauge, "share": charts.share, "split_group": split_group}

@@ -50,7 +50,24 @@ def count(n: int, bounded: bool = False) -> str:
 def pretty(value: Any) -> str:
     """Somebody's JSON, for people."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-    return cut(visible(text))
+    return cut(text)
+
+
+class Raw(str):
+    """Text that goes back to us as it is, as the value of a field."""
+
+    __slots__ = ()
+
+
+def plainly(value: Any) -> Any:
+    """What a template says: text of others cannot turn round what stands beside it, or hide.
+
+    >>> plainly("a\\tb\\x1b[2Jc"), plainly(Markup("<b>")), plainly(3)
+    ('a\\tb\\\\x1b[2Jc', Markup('<b>'), 3)
+    """
+    if type(value) is not str or value.isprintable():
+        return value
+    return "\t".join(visible(part) for part in value.split("\t"))
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
@@ -72,7 +89,7 @@ def said(word: Word, now: float) -> str:
     by = f"by {word.by}" if word.by else "by an operator"
     reason = f": {word.reason}" if word.reason else ""
     until = f", until {stamp(word.until)}" if word.until is not None else ""
-    return visible(f"{by}{reason} ({ago(word.at, now)}{until})")
+    return f"{by}{reason} ({ago(word.at, now)}{until})"
 
 
 def limit_change(event: EventRecord) -> str:
@@ -89,7 +106,7 @@ def limit_change(event: EventRecord) -> str:
     told += [f"{name} {value}" for name, value in data.items()
              if name not in known and value not in (None, "")]  # fmt: skip
     reason = f": {data['reason']}" if data.get("reason") else ""
-    return visible(f"{', '.join(told)}{reason}")
+    return f"{', '.join(told)}{reason}"
 
 
 def _units(value: object) -> str:
@@ -103,7 +120,7 @@ def with_links(text: str, url: Callable[[str], str]) -> Markup:
     """Words in which the ids of jobs lead to their pages."""
     parts: list[Markup] = []
     place = 0
-    text = visible(text)
+    text = plainly(text)
     for found in _ID.finditer(text):
         id = found[0]
         parts.append(escape(text[place : found.start()]))

@@ -139,14 +139,14 @@ def test_the_turn(app: App) -> None:
     @app.task(fair_by="user_id")
     def unlimited(user_id: str) -> None: ...
 
-    job = by_user.call("acme", "ann").new_job()
-    assert (job.turn, job.fair_limit) == ("ann", "user")
-    job = by_first.call("acme", "ann").new_job()
-    assert (job.turn, job.fair_limit) == ("ann", "user")
-    job = by_member.call("acme", "ann").new_job()
+    job = by_user.call("acme", "first").new_job()
+    assert (job.turn, job.fair_limit) == ("first", "user")
+    job = by_first.call("acme", "first").new_job()
+    assert (job.turn, job.fair_limit) == ("first", "user")
+    job = by_member.call("acme", "first").new_job()
     assert (job.turn, job.fair_limit) == ("acme", ""), "a full member does not block the turn"
-    job = unlimited.call("ann").new_job()
-    assert (job.turn, job.fair_limit) == ("ann", "")
+    job = unlimited.call("first").new_job()
+    assert (job.turn, job.fair_limit) == ("first", "")
 
 
 def test_concurrency_group_stands_in_place_of_the_tasks_own_limit_only(app: App) -> None:

@@ -118,7 +118,9 @@ def make(url: str) -> Scene:
     Rounds(store).round()
     scene = Scene(app, store, hand.id, hand.registration)
     done = [charge(tenant) for tenant in ("acme", "globex", "initech") for _ in range(4)]
-    done += [NewJob("letter", queue="mail", args='{"to": "customer@example.com"}') for _ in range(6)]
+    done += [
+        NewJob("letter", queue="mail", args='{"to": "customer@example.com"}') for _ in range(6)
+    ]
     store.submit(done)
     ended = 0
     while claimed := hand.claim(5):

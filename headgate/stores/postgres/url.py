@@ -31,11 +31,11 @@ class Address:
 
 def parse(url: str) -> Address:
     """
-    >>> address = parse("postgresql://ann:secret@db/app?schema=jobs&sslmode=require")
+    >>> address = parse("postgresql://app:secret@db/app?schema=jobs&sslmode=require")
     >>> address.schema, address.conninfo
-    ('jobs', 'postgresql://ann:secret@db/app?sslmode=require')
+    ('jobs', 'postgresql://app:secret@db/app?sslmode=require')
     >>> address.shown
-    'postgresql://ann:***@db/app?schema=jobs&sslmode=require'
+    'postgresql://app:***@db/app?schema=jobs&sslmode=require'
     """
     shown = redacted(url)
     scheme, mark, rest = url.partition("://")
@@ -86,8 +86,8 @@ def _flag(ours: dict[str, str], name: str, shown: str) -> bool | None:
 def redacted(url: str) -> str:
     """The url without its passwords, for messages and logs.
 
-    >>> redacted("postgresql://db/app?user=ann&password=secret")
-    'postgresql://db/app?user=ann&password=***'
+    >>> redacted("postgresql://db/app?user=app&password=secret")
+    'postgresql://db/app?user=app&password=***'
     """
     head, mark, query = url.partition("?")
     scheme, slashes, rest = head.partition("://")

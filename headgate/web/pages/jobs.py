@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.codec import visible
 from headgate.commands import output as outputs
 from headgate.errors import DeclarationError, JobNotFound, StoreError
 from headgate.jobs import STATES, AttemptRecord, JobRecord
@@ -115,7 +114,7 @@ def _output(site: Site, id: str) -> tuple[str, bool, str]:
             size -= len(kept.pop(0))
             cut = True
     text = b"".join(kept)[-OUTPUT:].decode(errors="replace")
-    return visible(text.replace("\r\n", "\n")), cut, f"{place[0]}_{place[1]}"
+    return text.replace("\r\n", "\n"), cut, f"{place[0]}_{place[1]}"
 
 
 def cancel(request: Request) -> Response:
