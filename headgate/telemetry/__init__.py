@@ -5,7 +5,7 @@ names     every metric: its kind, its labels, what it says
 counts    counters and histograms as plain numbers, which can be sent and added up
 meter     what the loops of a worker and an app have to tell
 gauges    the store as it is now, from bounded reads
-exposition  all of that as Prometheus reads it; serving: over HTTP, by the keeper
+exposition  all of that as Prometheus reads it; serving, server: over HTTP, by the keeper
 tracing   OpenTelemetry spans of submit and run; otelmeter: the counts there too
 jsonlog   log lines as JSON
 """

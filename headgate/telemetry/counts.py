@@ -84,13 +84,19 @@ class Counts:
         self._bounds = Bounds()
 
     def add(self, family: Family, labels: Labels, by: float = 1.0) -> None:
+        key = family.name, labels
         with self._lock:
-            key = family.name, self._bounds.of(family, labels)
-            self._numbers[key] = self._numbers.get(key, 0.0) + by
+            # What is there under these very labels is within the bounds.
+            if key in self._numbers:
+                self._numbers[key] += by
+            else:
+                key = family.name, self._bounds.of(family, labels)
+                self._numbers[key] = self._numbers.get(key, 0.0) + by
 
     def observe(self, family: Family, labels: Labels, value: float) -> None:
+        key = family.name, labels
         with self._lock:
-            drawn = self._histogram(family, labels)
+            drawn = self._drawn.get(key) or self._histogram(family, labels)
             drawn[bisect.bisect_left(family.buckets, value)] += 1
             drawn[-1] += value
 

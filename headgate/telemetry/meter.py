@@ -29,6 +29,8 @@ class Meter:
 
     def label(self, group: str) -> str:
         """The limit's name; the whole group where its keys are told apart."""
+        if not self.keyed:
+            return group.partition("/")[0]
         name, key = split_group(group)
         return group if key is not None and name in self.keyed else name
 

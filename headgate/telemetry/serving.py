@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from headgate.errors import ConfigError, StoreUnavailable
 from headgate.stores import open_store
@@ -20,6 +20,7 @@ from headgate.telemetry import names
 from headgate.telemetry.counts import Counts, Delta
 from headgate.telemetry.exposition import Counted, Gauges
 from headgate.telemetry.gauges import Looker, Value
+from headgate.telemetry.server import serve
 
 if TYPE_CHECKING:
     from headgate.stores.protocol import Store
@@ -59,11 +60,11 @@ class Serving:
         """Serve from a thread; the address, with the port that was chosen where it is 0."""
         host, port = address(where)
         try:
-            server, _ = start_http_server(port, host, self.registry)
+            port = serve(self.registry, host, port)
         except OSError as error:
             raise ConfigError(f"--metrics {where}: {error.strerror or error}") from None
         shown = f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{server.server_port}/metrics"
+        return f"http://{shown}:{port}/metrics"
 
     def look_at(self, url: str) -> None:
         """Its workers have told which store it is."""

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from headgate.jobs import Claimed
 
 LogFormat = Literal["text", "json"]
+JSON_LOGS = "HEADGATE_JSON_LOGS"
+"""In the environment of isolated tasks: the level from which they log, as JSON."""
 
 
 def set_up_logging(level: str, style: LogFormat = "text") -> None:

@@ -26,7 +26,7 @@ from headgate.errors import HeadgateError, StoreError
 from headgate.stores import settled, shown
 from headgate.worker.board import Board
 from headgate.worker.channel import Channel
-from headgate.worker.logs import set_up_logging
+from headgate.worker.logs import JSON_LOGS, set_up_logging
 from headgate.worker.loop import End, Plan, WorkLoop
 from headgate.worker.options import DEFAULT_CONCURRENCY, WorkerOptions
 from headgate.worker.pulse import Pulse
@@ -206,6 +206,9 @@ def main(arguments: Sequence[str]) -> int:
     os.set_inheritable(board_fd, False)
     options = WorkerOptions.from_message(channel.next()[0]["options"])
     set_up_logging(options.log_level, options.log_format)
+    if options.log_format == "json":
+        # For the processes of isolated tasks, which get nothing else from us.
+        os.environ[JSON_LOGS] = options.log_level
     return Process(channel, Board(board_fd), place, options).run()
 
 

@@ -24,6 +24,7 @@ from headgate.errors import Cancel, HeadgateError, StaleAttempt, StoreError
 from headgate.jobs import Claimed, NewJob
 from headgate.worker.execute import AnyTask, run_async, run_sync
 from headgate.worker.frames import DATA, ENDED, LAST, Unpacker, pack
+from headgate.worker.logs import JSON_LOGS, set_up_logging
 from headgate.worker.outcome import Ending, refused
 from headgate.worker.source import Source, find_task
 
@@ -112,6 +113,8 @@ class Ward:
 
     def run(self) -> NoReturn:
         signal.signal(signal.SIGTERM, self._on_terminate)
+        if JSON_LOGS in os.environ:
+            set_up_logging(os.environ[JSON_LOGS], "json")
         threading.Thread(target=self._read, name="headgate-ward", daemon=True).start()
         while True:
             todo = self._todo.get()

@@ -68,7 +68,11 @@ def late(ctx: Context) -> None:
 
 @app.task(isolate="process")
 def alone(ctx: Context) -> None:
+    log.warning("all alone")
     ctx.submit(charge.call(1))
+
+
+true = app.command("true", ["true"], concurrent_runs=True)
 
 
 @app.task(caps=[Cap("once", max_total=1)])

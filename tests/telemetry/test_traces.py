@@ -24,9 +24,9 @@ from tests.telemetry.sample import spans
 from tests.worker.site import REPO
 
 SUBMIT = """
-from tests.telemetry.sample import app, greet, alone, late
+from tests.telemetry.sample import app, greet, alone, late, true
 with app:
-    greet.submit("acme"); greet.submit("nobody"); late.submit(); alone.submit()
+    greet.submit("acme"); greet.submit("nobody"); late.submit(); alone.submit(); true.submit()
 """
 
 
@@ -43,7 +43,7 @@ def submit_and_run(site: Metered, follow: str) -> None:
     env = {"SPANS": str(file), "FOLLOW": follow}
     subprocess.run([sys.executable, "-c", SUBMIT], check=True, cwd=REPO, env={**os.environ, **env})
     sent = {span["attributes"]["headgate.task"]: span for span in spans(file)}
-    assert set(sent) == {"greet", "late", "alone"}
+    assert set(sent) == {"greet", "late", "alone", "true"}
     tree = site.work("--burst", "--log-level", "error", **env)
     assert tree.wait() == 0
     found = spans(file)
@@ -51,7 +51,7 @@ def submit_and_run(site: Metered, follow: str) -> None:
     runs = [span for span in found if span["name"] == "run default"]
     # The follow-up of the isolated task was submitted there, and runs here.
     assert sorted(run["attributes"]["headgate.task"] for run in runs) == [
-        *("alone", "charge", "greet", "greet", "late", "late"),
+        *("alone", "charge", "greet", "greet", "late", "late", "true"),
     ]
     for run in runs:
         origin = run["parent_id"] if follow == "parent" else run["links"][0]["context"]["span_id"]

@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 
-from headgate.telemetry import gauges
+from headgate.telemetry import gauges, server
 from tests.telemetry import sample
 from tests.telemetry.conftest import Metered
 from tests.worker.site import wait_until
@@ -95,6 +96,27 @@ def test_a_port_that_is_taken_is_told_at_once(quick: Metered) -> None:
     tree = quick.work("--metrics", "9123")
     assert tree.wait() == 2
     assert "write HOST:PORT" in tree.output()
+
+
+def test_those_who_only_connect_do_not_take_the_port_from_others() -> None:
+    from prometheus_client import CollectorRegistry
+
+    port = server.serve(CollectorRegistry(), "127.0.0.1", 0)
+    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(server.AT_ONCE)]
+    # One more is let go at once: no thread and no file is kept for it.
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as more:
+        assert more.recv(1) == b""
+    for one in held:
+        one.close()
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    wait_until(answers)
 
 
 def test_nothing_of_it_is_imported_where_nobody_asks() -> None:
