@@ -30,8 +30,11 @@ _REPORTS = (
 # What the reader of the common parts says of a whole table or of a name in it, and where that is.
 _PLACES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
     (re.compile(r"(?P<path>.+?) (?P<told>must be a table, got .*)", re.DOTALL), ()),
-    (re.compile(r"unknown key '(?P<path>.+?)'(?P<told>)", re.DOTALL), ()),
-    (re.compile(r"'(?P<path>.+?)'(?P<told>) stands in concurrency"), ("concurrency", "limits")),
+    (re.compile(r"unknown key (?P<q>['\"])(?P<path>.+?)(?P=q)(?P<told>)", re.DOTALL), ()),
+    (
+        re.compile(r"(?P<q>['\"])(?P<path>.+?)(?P=q)(?P<told>) stands in concurrency"),
+        ("concurrency", "limits"),
+    ),
 )
 ROOT_KEYS = (
     *("config_d", "data_dir", "database", "environment", "shutdown_kill_runs"),

@@ -168,6 +168,7 @@ def test_any_toml(folder: Path, data: Any) -> None:
 @example(raw=b"1.5: x", kind="a.yaml")
 @example(raw=b"queues: {a b: 1}", kind="a.yaml")
 @example(raw=b"concurrency: {a: 1}", kind="a.yaml")
+@example(raw=b'concurrency: {"\'": 1}', kind="a.yaml")
 @example(raw=b"concurrency: {limits: {a: 1}, rates: {a: 1/s}}", kind="a.yaml")
 def test_any_bytes(folder: Path, raw: bytes, kind: str) -> None:
     file = folder / kind
