@@ -93,6 +93,10 @@ def follow(store: Store, id: str, timeout: float | None, *, output: bool) -> Ite
             job = store.job(id)
             if job is None:
                 return
+            told = _state(store, job)
+            if told != state and not job.done:
+                state = told
+                yield Seen("state", job, told)
             # What was written is stored before the end is: so all of it comes before that.
             if output:
                 for piece in outputs.pieces(store, id, after):
@@ -101,14 +105,12 @@ def follow(store: Store, id: str, timeout: float | None, *, output: bool) -> Ite
                     lost = b"\n[... %d bytes left out ...]\n" % gap if gap > 0 else b""
                     yield Seen("output", job, piece=piece, shown=lost + piece.data)
                     after = piece.place
+            if job.done:
+                yield Seen("state", job, told)
+                return
             if (told := _progress(job)) != progress and told:
                 progress = told
                 yield Seen("progress", job, told)
-            if (told := _state(store, job)) != state:
-                state = told
-                yield Seen("state", job, told)
-            if job.done:
-                return
             if job.state in ("ready", "scheduled") and time.monotonic() - why_at > WHY_EVERY:
                 why_at = time.monotonic()
                 told = _why(store, id)

@@ -62,7 +62,7 @@ ENDED = Family(
     "counter",
     ("task", "outcome"),
     "own",
-    "Jobs that ended: succeeded, failed or cancelled.",
+    "Jobs that an attempt brought to their end: succeeded, failed or cancelled.",
 )
 ATTEMPTS = Family(
     "headgate_attempts",

@@ -104,7 +104,7 @@ def test_those_who_only_connect_do_not_take_the_port_from_others() -> None:
     port = server.serve(CollectorRegistry(), "127.0.0.1", 0)
     held = [socket.create_connection(("127.0.0.1", port)) for _ in range(server.AT_ONCE)]
     # One more is let go at once: no thread and no file is kept for it.
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as more:
+    with socket.create_connection(("127.0.0.1", port), timeout=server.LONGEST / 2) as more:
         assert more.recv(1) == b""
     for one in held:
         one.close()
