@@ -73,6 +73,7 @@ def values(
         put(names.ACTIVE, (group,), load.held)
         put(names.WAITING, (group,), load.waiting)
         put(names.PAUSED, (group,), int(load.limit.paused))
+        put(names.KEYED, (group,), int(load.limit.keyed))
         waited = 0.0 if load.oldest is None else max(0.0, sample.at - load.oldest)
         put(names.OLDEST_WAIT, (group,), waited)
         if load.limit.value is not None:

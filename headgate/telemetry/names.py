@@ -143,6 +143,13 @@ OLDEST_WAIT = Family(
     "store",
     "How long one of those has waited.",
 )
+KEYED = Family(
+    "headgate_concurrency_keyed",
+    "gauge",
+    ("group",),
+    "store",
+    "1 where the limit is for each key: then what is held, over all keys, may be more.",
+)
 PAUSED = Family(
     "headgate_concurrency_paused", "gauge", ("group",), "store", "1 while it is paused."
 )
@@ -176,7 +183,7 @@ UP = Family("headgate_store_up", "gauge", (), "store", "1 if the store could be 
 
 FAMILIES = (
     ACTIVE, LIMIT, ACQUISITION, WAIT,
-    WAITING, OLDEST_WAIT, PAUSED,
+    WAITING, OLDEST_WAIT, KEYED, PAUSED,
     QUEUE_JOBS, QUEUE_OLDEST, QUEUE_WAIT, QUEUE_PAUSED,
     SUBMITTED, ENDED, ATTEMPTS, DURATION,
     WORKERS, ROOM, PROCESSES, RUNNING, PROCESSES_LOST,

@@ -382,7 +382,9 @@ class Keeper:
             for place in self._places
             if place.stage != "empty"
         )
-        states = {"running": 0, **stages}
+        states = (
+            dict.fromkeys(("starting", "running", "stalled", "stopping", "cleaning"), 0) | stages
+        )
         running = sum(row.running for row in self._board.rows())
         found: list[Value] = [(names.PROCESSES, (state,), n) for state, n in states.items()]
         return [*found, (names.RUNNING, (), running)]
