@@ -82,4 +82,5 @@ def collector(app: App, *, keys: Iterable[str] = ()) -> Collector:
 
 
 def _missing(what: str, extra: str, error: ImportError) -> ConfigError:
-    return ConfigError(f"{what} needs {error.name}: install headgate[{extra}]")
+    package = (error.name or "").partition(".")[0]
+    return ConfigError(f"{what} needs {package}: install headgate[{extra}]")

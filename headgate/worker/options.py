@@ -93,7 +93,8 @@ def _check_metrics(where: str) -> None:
     try:
         from headgate.telemetry.serving import address
     except ImportError as error:
-        raise ConfigError(f"--metrics needs {error.name}: install headgate[metrics]") from None
+        package = (error.name or "").partition(".")[0]
+        raise ConfigError(f"--metrics needs {package}: install headgate[metrics]") from None
     address(where)
 
 

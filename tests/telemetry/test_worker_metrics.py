@@ -9,6 +9,8 @@ import subprocess
 import sys
 import urllib.request
 
+import pytest
+
 from headgate.telemetry import gauges, server
 from tests.telemetry import sample
 from tests.telemetry.conftest import Metered
@@ -142,3 +144,24 @@ def test_a_store_that_cannot_be_looked_at_is_told(quick: Metered) -> None:
     assert [(family.name, value) for family, _, value in looker.values()] == [
         ("headgate_store_up", 0.0)
     ]
+
+
+@pytest.mark.parametrize(
+    ("module", "call", "extra"),
+    [
+        ("prometheus_client", "headgate.telemetry.collector(app)", "metrics"),
+        ("prometheus_client", "WorkerOptions('a:b', metrics='127.0.0.1:1').checked()", "metrics"),
+        ("opentelemetry", "headgate.telemetry.instrument(app)", "otel"),
+    ],
+)
+def test_an_extra_that_is_missing_is_named(module: str, call: str, extra: str) -> None:
+    code = (
+        f"import sys; sys.modules['{module}'] = None\n"
+        "import headgate, headgate.telemetry\n"
+        "from headgate.worker.options import WorkerOptions\n"
+        "app = headgate.App('sqlite:///:memory:')\n"
+        f"try: {call}\n"
+        "except headgate.errors.ConfigError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"needs {module}: install headgate[{extra}]" in done.stdout, done.stderr
