@@ -20,7 +20,7 @@ FORMAT = 1
 INLINE = 192 * 1024
 """An entry with more bytes than these is an object of its own."""
 FULL = 512 * 1024
-"""With more bytes than these in its entries, the ledger takes none in any more but by their name."""
+"""With more bytes than these in its entries, the ledger takes more in only by their name."""
 SEAL_BYTES = 256 * 1024
 SEAL_ENTRIES = 256
 """With more than these in the ledger itself, the oldest are gathered in a run."""

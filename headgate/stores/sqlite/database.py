@@ -278,7 +278,9 @@ class Database:
                 self._users -= 1
                 self._idle.notify_all()
 
-    def patiently(self, step: Callable[[], object], timeout: float = BUSY_TIMEOUT) -> None:
+    def patiently(
+        self, step: Callable[[], object], timeout: float = BUSY_TIMEOUT, at_most: float = 0.02
+    ) -> None:
         """Repeat a step that finds the file locked, with short, jittered pauses: SQLite's own
         busy handler sleeps up to 100 ms at a time, which is an age to a job of 10 ms. Who has
         waited for long steps back a little, so that a lock held for seconds costs no
@@ -296,7 +298,7 @@ class Database:
                         f"{self.url}: another process held the write lock for {timeout:g} s;"
                         " look for a stopped process or a transaction left open"
                     ) from error
-                pause = min(max(0.0003, waited / 50), 0.02)
+                pause = min(max(0.0003, waited / 50), at_most)
                 time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - no secret
             else:
                 return
