@@ -13,9 +13,11 @@ from starlette.routing import Route
 
 from headgate.codec import visible
 from headgate.errors import HeadgateError
+from headgate.stores.glances import glancing
 from headgate.threads import in_thread
 from headgate.web import models
 from headgate.web.operations import OPERATIONS, Malformed, Operation
+from headgate.web.sampler import FRESH
 from headgate.web.site import site_of, status_of
 
 
@@ -34,13 +36,22 @@ def _endpoint(operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
             body = None if operation.body is None else await _body(request, operation.body)
-            found = await in_thread(operation.run, request, body)
+            run = operation.run if operation.method == "post" else _glance(operation)
+            found = await in_thread(run, request, body)
         except HeadgateError as error:
             status, _ = status_of(error)
             return JSONResponse({"error": visible(str(error))}, status)
         return Response(msgspec.json.encode(found), media_type="application/json")
 
     return answer
+
+
+def _glance(operation: Operation) -> Callable[[Request, Any], msgspec.Struct]:
+    def run(request: Request, body: Any) -> msgspec.Struct:
+        with glancing(FRESH):
+            return operation.run(request, body)
+
+    return run
 
 
 async def _body(request: Request, kind: type[msgspec.Struct]) -> Any:

@@ -15,6 +15,7 @@ from headgate.errors import DeclarationError, HeadgateError, StoreBusy, StoreUna
 from headgate.jobs import JobFilter, JobRecord, State
 from headgate.limits import check_name
 from headgate.options import check_priority
+from headgate.stores.glances import glancing
 from headgate.stores.protocol import Store
 
 log = logging.getLogger("headgate.web")
@@ -181,7 +182,8 @@ class Bulks:
         while not bulk.stop.is_set():
             # The page is read before its jobs are changed, and the next goes on from its last
             # place: what leaves the list, or comes back into it, moves no other job's place.
-            page = store.browse(filter, PAGE, after)
+            with glancing(0.0, texts=False):
+                page = store.browse(filter, PAGE, after)
             bulk.found += len(page.jobs)
             for job in page.jobs:
                 if bulk.stop.is_set():

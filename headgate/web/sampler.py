@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headgate.errors import HeadgateError
+from headgate.stores.glances import glancing
 from headgate.stores.protocol import (
     Ended,
     EndRecord,
@@ -173,7 +174,10 @@ class Sampler:
                     log.warning("the dashboard could not look at the store: %s", error)
 
     def _take(self) -> None:
-        store = self._store()
+        with glancing(FRESH):
+            self._look(self._store())
+
+    def _look(self, store: Store) -> None:
         events = store.events(limit=1)
         sample = Sample(
             store.now(),

@@ -25,12 +25,13 @@ from headgate.errors import (
 )
 from headgate.limits import split_group
 from headgate.stores import shown
+from headgate.stores.glances import glancing
 from headgate.web import charts, words
 from headgate.web.bulk import Bulks
 from headgate.web.guard import Form
 from headgate.web.metrics import Metrics
 from headgate.web.redact import Redactor, without_passwords
-from headgate.web.sampler import Sampler
+from headgate.web.sampler import FRESH, Sampler
 from headgate.web.survey import Surveys
 from headgate.why import age
 
@@ -163,7 +164,10 @@ def guarded(page: Page) -> Page:
     @functools.wraps(page)
     def answer(request: Request) -> Response:
         try:
-            return page(request)
+            if request.method == "POST":
+                return page(request)
+            with glancing(FRESH, texts=False):
+                return page(request)
         except HeadgateError as error:
             status, title = status_of(error)
             return site_of(request).problem(request, status, title, str(error))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from headgate.errors import HeadgateError
 from headgate.limits import split_group
+from headgate.stores.glances import glancing
 from headgate.stores.protocol import GroupPage, LanePage, LanePlace, LaneWalk, Store
 
 log = logging.getLogger("headgate.web")
@@ -131,7 +132,8 @@ class Survey:
             time.sleep(0.01)
             return
         try:
-            self._step(self._store())
+            with glancing(AGAIN):
+                self._step(self._store())
         finally:
             self._stepping.release()
 

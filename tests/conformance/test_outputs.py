@@ -39,6 +39,10 @@ def test_pieces_are_kept_in_order_and_once(rig: Rig) -> None:
     assert rig.store.output(id, after=first.place) == [second, third]
     assert rig.store.output(id, after=first.place, limit=1) == [second]
     assert rig.store.output(id, after=third.place) == []
+    assert rig.store.last_output(id) == [first, second, third]
+    assert rig.store.last_output(id, limit=2) == [second, third]
+    assert rig.store.last_output(id, before=third.place, limit=1) == [second]
+    assert rig.store.last_output(id, before=first.place) == []
 
 
 def test_pieces_may_be_forgotten(rig: Rig) -> None:

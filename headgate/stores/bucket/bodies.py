@@ -240,6 +240,19 @@ class Bodies:
             for one in records
         ]
 
+    def without(self, found: Iterable[JobRecord]) -> list[JobRecord]:
+        """Records for a list: what is large is named, and not read."""
+
+        def told(text: str) -> str:
+            return f'"({text[1:]} is large)"' if _is_mark(text) else text
+
+        return [
+            replace(
+                one, args=told(one.args), result=None if one.result is None else told(one.result)
+            )
+            for one in found
+        ]
+
     def outputs(self, found: list[OutputRecord]) -> list[OutputRecord]:
         marks = {one.place: one.data.decode() for one in found if one.stream.endswith(ELSEWHERE)}
         if not marks:

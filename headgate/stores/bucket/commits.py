@@ -47,6 +47,7 @@ from headgate.stores.bucket.objects import UNCHANGED, Got, Lost, Objects, Troubl
 from headgate.stores.bucket.outbox import Part
 from headgate.stores.bucket.patience import patiently
 from headgate.stores.bucket.replica import Head, Replica
+from headgate.stores.glances import AGE
 from headgate.stores.sqlite.database import Transaction, translate
 
 T = TypeVar("T")
@@ -296,7 +297,7 @@ class Commits:
             with self._as_current(tx):
                 yield tx
             return
-        if time.monotonic() - self._looked_at > getattr(self._local, "age", 0.0):
+        if time.monotonic() - self._looked_at > max(AGE.get(), getattr(self._local, "age", 0.0)):
             self.refresh()
         with self.replica.db.read() as tx, self._as_current(tx):
             yield tx

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TypeVar
 
@@ -175,7 +176,11 @@ class ShardedStore:
             return {}
         *others, last = works.items()
         pool = self._pool() if others else None
-        begun = {k: pool.submit(_caught, work) for k, work in others} if pool else {}
+        begun: dict[int, Future[T | Exception]] = {}
+        if pool is not None:
+            # Each in a copy of this thread's context: `glancing` is meant for all of them.
+            for k, work in others:
+                begun[k] = pool.submit(copy_context().run, _caught, work)
         found = {last[0]: _caught(last[1])}
         return {k: begun[k].result() if k in begun else found[k] for k in works}
 
@@ -637,6 +642,11 @@ class ShardedStore:
         self, id: str, after: tuple[int, int] = (0, -1), limit: int = 100
     ) -> list[OutputRecord]:
         return self._of_job(id).output(id, after, limit)
+
+    def last_output(
+        self, id: str, before: tuple[int, int] | None = None, limit: int = 100
+    ) -> list[OutputRecord]:
+        return self._of_job(id).last_output(id, before, limit)
 
     def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
         if after is None:

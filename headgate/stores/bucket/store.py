@@ -24,6 +24,7 @@ from headgate.stores.bucket.replica import Replica, folder_of
 from headgate.stores.bucket.s3 import S3
 from headgate.stores.bucket.traffic import Meter, Tell
 from headgate.stores.bucket.url import parse
+from headgate.stores.glances import TEXTS
 from headgate.stores.protocol import (
     Bell,
     Capabilities,
@@ -80,7 +81,7 @@ def _whole(operation: F, *, verify: bool = True) -> F:
 class BucketStore(EmbeddedStore):
     """A prefix of a bucket, shared by any number of machines."""
 
-    capabilities = Capabilities(leases=True, local=False, ahead=0.5)
+    capabilities = Capabilities(leases=True, local=False, ahead=0.25)
 
     def __init__(
         self,
@@ -201,6 +202,8 @@ class BucketStore(EmbeddedStore):
 
     def browse(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
         page = super().browse(filter, limit, after)
+        if not TEXTS.get():
+            return replace(page, jobs=tuple(self._bodies.without(page.jobs)))
         return replace(page, jobs=tuple(self._bodies.records(page.jobs)))
 
     def latest(self, task: str, state: State, look: int = 10_000) -> JobRecord | None:
@@ -211,6 +214,11 @@ class BucketStore(EmbeddedStore):
         self, id: str, after: tuple[int, int] = (0, -1), limit: int = 100
     ) -> list[OutputRecord]:
         return self._bodies.outputs(super().output(id, after, limit))
+
+    def last_output(
+        self, id: str, before: tuple[int, int] | None = None, limit: int = 100
+    ) -> list[OutputRecord]:
+        return self._bodies.outputs(super().last_output(id, before, limit))
 
     def cancel(self, id: str, by: str = "", reason: str = "") -> JobRecord:
         return self._bodies.records([self._cancel(id, by, reason)])[0]

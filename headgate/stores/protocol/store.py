@@ -223,6 +223,12 @@ class Store(Protocol):
         """What the attempts of a job wrote, in order, from the first or `after` a place."""
         ...
 
+    def last_output(
+        self, id: str, before: tuple[int, int] | None = None, limit: int = 100
+    ) -> list[OutputRecord]:
+        """The last pieces of it, or the last `before` a place; in the order of writing too."""
+        ...
+
     def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
         """Newest first; `after` is the id of the last job of the page before."""
         ...

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from headgate.stores.protocol import Output, OutputRecord
-from headgate.stores.relational.transaction import Transaction
+from headgate.stores.relational.transaction import Row, Transaction
+
+_LAST = 2**62
 
 
 def put(tx: Transaction, outputs: Sequence[Output]) -> set[int]:
@@ -48,6 +50,19 @@ def after(tx: Transaction, job: int, place: tuple[int, int], limit: int) -> list
     """What follows that place, in the order in which it was written."""
     token, seq = place
     rows = tx.rows(tx.sql.outputs.after, {"job": job, "token": token, "seq": seq, "limit": limit})
+    return _records(rows)
+
+
+def before(
+    tx: Transaction, job: int, place: tuple[int, int] | None, limit: int
+) -> list[OutputRecord]:
+    """The last before that place, or of all; in the order in which they were written."""
+    token, seq = place or (_LAST, 0)
+    cells = {"job": job, "token": token, "seq": seq, "limit": limit}
+    return _records(reversed(tx.rows(tx.sql.outputs.before, cells)))
+
+
+def _records(rows: Iterable[Row]) -> list[OutputRecord]:
     return [
         OutputRecord(
             *(row["token"], row["attempt"], row["seq"], row["stream"], row["at"], row["start"]),

@@ -285,6 +285,12 @@ class RelationalStore(ABC):
         with self._read() as tx:
             return outputs.after(tx, inspecting.job_row(tx, id)["n"], after, limit)
 
+    def last_output(
+        self, id: str, before: tuple[int, int] | None = None, limit: int = 100
+    ) -> list[OutputRecord]:
+        with self._read() as tx:
+            return outputs.before(tx, inspecting.job_row(tx, id)["n"], before, limit)
+
     def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
         with self._read() as tx:
             return inspecting.find(tx, filter, limit, after)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from headgate.commands import output as outputs
 from headgate.errors import DeclarationError, JobNotFound, StoreError
 from headgate.jobs import STATES, AttemptRecord, JobRecord
+from headgate.stores.protocol import OutputRecord
 from headgate.web import asked, charts
 from headgate.web.bulk import VERBS, Order, Verb
 from headgate.web.charts import Stretch
@@ -19,6 +20,10 @@ from headgate.why import age, ask
 PAGE = 50
 OUTPUT = 100_000
 """Bytes of a command's output that its job's page shows: the last ones."""
+PIECES = 4
+"""Looked at first, from the end: large ones are four times as much as is shown, and on a bucket
+each of them is a request. Small ones are looked for in larger numbers."""
+MOST_PIECES = 1024
 ATTEMPTS = 50
 
 
@@ -103,16 +108,22 @@ _CSS = {
 
 
 def _output(site: Site, id: str) -> tuple[str, bool, str]:
-    """The end of what its commands wrote, and where to go on."""
+    """The end of what its commands wrote, and where to go on. Read from the end: there may be
+    much more of it, and pages look again and again."""
+    records: list[OutputRecord] = []
+    size, look, whole = 0, PIECES, False
+    while size <= OUTPUT and not whole and look <= MOST_PIECES:
+        earlier = site.store.last_output(id, records[0].place if records else None, look)
+        whole = len(earlier) < look
+        records = earlier + records
+        size += sum(len(record.data) for record in earlier)
+        look *= 4
+    place = records[-1].place if records else (0, -1)
     kept: list[bytes] = []
-    size, cut, place = 0, False, (0, -1)
-    for record, data in outputs.told(outputs.pieces(site.store, id)):
-        kept.append(data)
-        size += len(data)
-        place = record.place
-        while size > OUTPUT and len(kept) > 1:
-            size -= len(kept.pop(0))
-            cut = True
+    for record, data in outputs.told(iter(records)):
+        # Before the first of them nothing was left out but by us.
+        kept.append(data if kept or whole else record.data)
+    cut = not whole or size > OUTPUT
     text = b"".join(kept)[-OUTPUT:].decode(errors="replace")
     return text.replace("\r\n", "\n"), cut, f"{place[0]}_{place[1]}"
 

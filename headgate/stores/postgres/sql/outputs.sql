@@ -18,6 +18,12 @@ FROM headgate.outputs o
 WHERE o.job = :job AND (o.token, o.seq) > (:token, :seq)
 ORDER BY o.token, o.seq LIMIT :limit
 
+-- name: before
+SELECT o.token, o.attempt, o.seq, o.stream, o.at, o.start, o.data
+FROM headgate.outputs o
+WHERE o.job = :job AND (o.token, o.seq) < (:token, :seq)
+ORDER BY o.token DESC, o.seq DESC LIMIT :limit
+
 -- name: prune
 DELETE FROM headgate.outputs
 WHERE job = ANY (ARRAY(SELECT json_array_elements_text(:jobs::json)::bigint))

@@ -16,5 +16,11 @@ FROM outputs o
 WHERE o.job = :job AND (o.token, o.seq) > (:token, :seq)
 ORDER BY o.token, o.seq LIMIT :limit
 
+-- name: before
+SELECT o.token, o.attempt, o.seq, o.stream, o.at, o.start, o.data
+FROM outputs o
+WHERE o.job = :job AND (o.token, o.seq) < (:token, :seq)
+ORDER BY o.token DESC, o.seq DESC LIMIT :limit
+
 -- name: prune
 DELETE FROM outputs WHERE job IN (SELECT value FROM json_each(:jobs))
