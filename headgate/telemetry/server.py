@@ -30,7 +30,7 @@ class _Handler(WSGIRequestHandler):
         """Nothing: a scrape every few seconds is no news."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, host: str, port: int) -> None:
@@ -62,9 +62,10 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Nothing: who asked is gone, or took too long."""
 
 
-def serve(registry: CollectorRegistry, host: str, port: int) -> int:
-    """Serve from a thread; the port, which may have been 0. `OSError` if it cannot be had."""
-    server = _Server(host, port)
+def serve(registry: CollectorRegistry, host: str, port: int) -> Server:
+    """Serve from a thread; `OSError` if the port cannot be had. `server_port` is the one that was
+    chosen where it is 0."""
+    server = Server(host, port)
     server.set_app(cast("WSGIApplication", make_wsgi_app(registry)))
     threading.Thread(target=server.serve_forever, name="headgate-metrics", daemon=True).start()
-    return server.server_port
+    return server

@@ -60,7 +60,7 @@ class Serving:
         """Serve from a thread; the address, with the port that was chosen where it is 0."""
         host, port = address(where)
         try:
-            port = serve(self.registry, host, port)
+            port = serve(self.registry, host, port).server_port
         except OSError as error:
             raise ConfigError(f"--metrics {where}: {error.strerror or error}") from None
         shown = f"[{host}]" if ":" in host else host

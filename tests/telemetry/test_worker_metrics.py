@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 
 import pytest
@@ -103,7 +104,8 @@ def test_a_port_that_is_taken_is_told_at_once(quick: Metered) -> None:
 def test_those_who_only_connect_do_not_take_the_port_from_others() -> None:
     from prometheus_client import CollectorRegistry
 
-    port = server.serve(CollectorRegistry(), "127.0.0.1", 0)
+    serving = server.serve(CollectorRegistry(), "127.0.0.1", 0)
+    port = serving.server_port
     held = [socket.create_connection(("127.0.0.1", port)) for _ in range(server.AT_ONCE)]
     # One more is let go at once: no thread and no file is kept for it.
     with socket.create_connection(("127.0.0.1", port), timeout=server.LONGEST / 2) as more:
@@ -119,6 +121,9 @@ def test_those_who_only_connect_do_not_take_the_port_from_others() -> None:
             return False
 
     wait_until(answers)
+    serving.shutdown()
+    serving.server_close()
+    wait_until(lambda: "headgate-metrics" not in {t.name for t in threading.enumerate()})
 
 
 def test_nothing_of_it_is_imported_where_nobody_asks() -> None:
