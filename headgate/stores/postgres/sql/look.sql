@@ -1,39 +1,51 @@
--- Bounded counts are ordered by the key, so that no plan reads more than the bound.
+-- Bounded counts are ordered by the key, so that no plan reads more than the bound. Jobs are found
+-- row by row (LATERAL … LIMIT 1), which no plan can turn round: after a large load there are no
+-- statistics yet, and a join would go through all jobs to find the few that run. A queue is looked
+-- at from its first row on and told from others outside: of an equality the planner would think
+-- that few rows have it, and sort them all.
 -- name: queue_waiting
 SELECT count(*) FROM (
-    SELECT 1 FROM headgate.ready WHERE queue = :queue
-    ORDER BY priority, band, turn, lane, place LIMIT :limit
-) AS found
+    SELECT queue FROM headgate.ready WHERE queue >= :queue
+    ORDER BY queue, priority, band, turn, lane, place, job LIMIT :limit
+) AS found WHERE queue = :queue
 
 -- name: queue_running
-SELECT j.queue, count(*) AS n FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
+SELECT j.queue, count(*) AS n FROM headgate.running r
+CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = r.job LIMIT 1) j
 WHERE NOT r.reserved GROUP BY j.queue
 
 -- name: queue_reserved
-SELECT j.queue, count(*) AS n FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
+SELECT j.queue, count(*) AS n FROM headgate.running r
+CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = r.job LIMIT 1) j
 WHERE r.reserved GROUP BY j.queue
 
 -- name: queue_scheduled
 SELECT j.queue, count(*) AS n
 FROM (SELECT job FROM headgate.scheduled ORDER BY run_at, job LIMIT :limit) s
-JOIN headgate.jobs j ON j.n = s.job GROUP BY j.queue
+CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = s.job LIMIT 1) j
+GROUP BY j.queue
 
 -- name: queue_oldest
 SELECT min(since) FROM (
-    SELECT since FROM headgate.ready WHERE queue = :queue
-    ORDER BY priority, band, turn, lane, place LIMIT :limit
-) AS found
+    SELECT queue, since FROM headgate.ready WHERE queue >= :queue
+    ORDER BY queue, priority, band, turn, lane, place, job LIMIT :limit
+) AS found WHERE queue = :queue
 
 -- name: running_tasks
-SELECT DISTINCT j.task, j.queue FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
+SELECT DISTINCT j.task, j.queue FROM headgate.running r
+CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = r.job LIMIT 1) j
 
 -- name: retrying
 SELECT j.task, j.queue, j.band, j.lane
-FROM headgate.scheduled s JOIN headgate.jobs j ON j.n = s.job WHERE s.attempt > 0 LIMIT 1000
+FROM headgate.scheduled s
+CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = s.job LIMIT 1) j
+WHERE s.attempt > 0 LIMIT 1000
 
 -- name: due_tasks
 SELECT j.task, j.queue, j.band, j.lane
-FROM headgate.scheduled s JOIN headgate.jobs j ON j.n = s.job WHERE s.run_at <= :now LIMIT 1000
+FROM headgate.scheduled s
+CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = s.job LIMIT 1) j
+WHERE s.run_at <= :now LIMIT 1000
 
 -- name: band_lanes
 WITH RECURSIVE l AS (
@@ -60,29 +72,33 @@ SELECT grp FROM headgate.carried UNION
 SELECT grp FROM headgate.slots WHERE epoch = headgate.epoch() AND token IS NOT NULL
 
 -- name: head
-SELECT q.place, q.since, j.id::text AS id FROM headgate.ready q JOIN headgate.jobs j ON j.n = q.job
+SELECT q.place, q.since, j.id::text AS id FROM headgate.ready q
+CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = q.job LIMIT 1) j
 WHERE q.queue = :queue AND q.priority = :priority AND q.band = :band AND q.turn = :turn
   AND q.lane = :lane ORDER BY q.place LIMIT 1
 
 -- name: overdue
 SELECT j.id::text AS id, j.task, r.overdue, r.started_at, coalesce(w.name, r.worker) AS worker
-FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job LEFT JOIN headgate.workers w ON w.id = r.worker
+FROM headgate.running r
+CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = r.job LIMIT 1) j
+LEFT JOIN headgate.workers w ON w.id = r.worker
 WHERE r.overdue <> '' ORDER BY r.started_at LIMIT 100
 
 -- Who stands before it, though it may need nothing of what they do.
 -- name: before
 SELECT count(*) FROM (
-    SELECT 1 FROM headgate.ready WHERE queue = :queue AND priority < :priority
-    ORDER BY priority, band, turn, lane, place LIMIT 1001
-) AS found
+    SELECT queue, priority FROM headgate.ready WHERE queue >= :queue
+    ORDER BY queue, priority, band, turn, lane, place, job LIMIT 1001
+) AS found WHERE queue = :queue AND priority < :priority
 
 -- The last that ended well: how long does such a job take? Bounded, whatever there is.
 -- name: durations
 SELECT f.at - f.started_at AS took FROM (
-    SELECT job, at, started_at FROM headgate.finished
-    WHERE state = 'succeeded' ORDER BY at DESC LIMIT 500
-) f JOIN headgate.jobs j ON j.n = f.job
-WHERE j.task = :task AND f.started_at IS NOT NULL LIMIT 100
+    SELECT job, at, started_at, state FROM headgate.finished
+    WHERE state <= 'succeeded' ORDER BY state DESC, at DESC LIMIT 500
+) f
+CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = f.job LIMIT 1) j
+WHERE f.state = 'succeeded' AND j.task = :task AND f.started_at IS NOT NULL LIMIT 100
 
 -- name: stands_for
 SELECT after::text AS after, kind, grp FROM headgate.held WHERE job = :id::uuid LIMIT 1

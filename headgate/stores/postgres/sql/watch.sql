@@ -1,5 +1,6 @@
 -- What those who watch are shown. Each of these reads no more rows than its bound, and is written
--- so that no plan can: ordered by a key, joined row by row.
+-- so that no plan can: ordered by a key, joined row by row, and with no equality of which a planner
+-- without statistics would think that few rows have it, so that it would rather sort them all.
 
 -- name: band_waiting
 SELECT count(*) AS n, min(since) AS since FROM (
@@ -68,20 +69,22 @@ CROSS JOIN LATERAL (
 SELECT j.id, j.task, j.queue, j.turn, f.state, j.created_at, j.run_at, f.started_at, f.at, f.slots
 FROM (
     SELECT job, state, started_at, at, slots FROM headgate.finished
-    WHERE state = :state AND at >= :since ORDER BY at DESC LIMIT :limit
+    WHERE state <= :state ORDER BY state DESC, at DESC LIMIT :limit
 ) f CROSS JOIN LATERAL (
     SELECT x.id::text AS id, x.task, x.queue, x.turn, x.created_at, x.run_at
     FROM headgate.jobs x WHERE x.n = f.job LIMIT 1
-) j
+) j WHERE f.state = :state AND f.at >= :since
 
 -- The ways through which a search goes, each of at most :look jobs.
 -- name: by_number
 SELECT n AS at, n AS job FROM headgate.jobs WHERE n < :at::bigint ORDER BY n DESC LIMIT :look
 
 -- name: by_end
-SELECT at, job FROM headgate.finished
-WHERE state = :state AND at <= :at::float8 AND (at, job) < (:at::float8, :job::bigint)
-ORDER BY at DESC, job DESC LIMIT :look
+SELECT at, job FROM (
+    SELECT state, at, job FROM headgate.finished
+    WHERE (state, at) <= (:state, :at::float8) AND (at, job) < (:at::float8, :job::bigint)
+    ORDER BY state DESC, at DESC, job DESC LIMIT :look
+) AS found WHERE state = :state ORDER BY at DESC, job DESC
 
 -- name: by_running
 SELECT token AS at, job FROM headgate.running WHERE token < :at::bigint AND NOT reserved
