@@ -29,6 +29,26 @@ def small(tmp_path: Path) -> Iterator[Scene]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """The same for all tests of a file that change nothing in it."""
+    made = scenes.make(store_url("sqlite", tmp_path_factory.mktemp("still")))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def visit_still(still: Scene) -> Iterator[Visit]:
+    with visiting(create_app(still.app)) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _no_cookies_of_other_tests(request: pytest.FixtureRequest) -> None:
+    if "visit_still" in request.fixturenames:
+        request.getfixturevalue("visit_still").cookies.clear()
+
+
 @pytest.fixture
 def visit(scene: Scene) -> Iterator[Visit]:
     with visiting(create_app(scene.app)) as made:

@@ -31,29 +31,29 @@ PAGES = (
 )
 
 
-def test_without_credentials_only_this_machine_is_let_in(small: Scene) -> None:
-    with visiting(from_afar(create_app(small.app))) as visit:
+def test_without_credentials_only_this_machine_is_let_in(still: Scene) -> None:
+    with visiting(from_afar(create_app(still.app))) as visit:
         assert {visit.get(page).status_code for page in PAGES} == {403}
         assert visit.post("/queues/pause").status_code == 403
-    with visiting(from_afar(create_app(small.app, everywhere=True))) as visit:
+    with visiting(from_afar(create_app(still.app, everywhere=True))) as visit:
         assert visit.get("/groups").status_code == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", ""]
 )
-def test_a_name_that_was_made_to_lead_here_is_refused(visit_small: Visit, host: str) -> None:
+def test_a_name_that_was_made_to_lead_here_is_refused(visit_still: Visit, host: str) -> None:
     """A page of another site may have its own name resolve to this machine."""
-    assert visit_small.get("/", headers={"host": host}).status_code in (400, 403)
+    assert visit_still.get("/", headers={"host": host}).status_code in (400, 403)
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:8765", "LOCALHOST"])
-def test_names_of_this_machine_are_fine(visit_small: Visit, host: str) -> None:
-    assert visit_small.get("/queues", headers={"host": host}).status_code == 200
+def test_names_of_this_machine_are_fine(visit_still: Visit, host: str) -> None:
+    assert visit_still.get("/queues", headers={"host": host}).status_code == 200
 
 
-def test_pages_ask_who_one_is_and_the_api_refuses(small: Scene) -> None:
-    with visiting(from_afar(create_app(small.app, access=access()))) as visit:
+def test_pages_ask_who_one_is_and_the_api_refuses(still: Scene) -> None:
+    with visiting(from_afar(create_app(still.app, access=access()))) as visit:
         for page in ("/", "/groups", "/jobs?state=ready"):
             answer = visit.get(page)
             assert answer.status_code == 303
@@ -64,8 +64,8 @@ def test_pages_ask_who_one_is_and_the_api_refuses(small: Scene) -> None:
         assert visit.get("/static/style.css").status_code == 200
 
 
-def test_a_token_and_a_user_may_log_in(small: Scene) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
+def test_a_token_and_a_user_may_log_in(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
         answer = visit.log_in(OPERATOR)
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         cookie = next(c for c in answer.headers.get_list("set-cookie") if "session" in c)
@@ -79,8 +79,8 @@ def test_a_token_and_a_user_may_log_in(small: Scene) -> None:
 
 
 @pytest.mark.parametrize("next", ["//evil.example", "https://evil.example", "/\\evil.example", "x"])
-def test_logging_in_leads_nowhere_else(small: Scene, next: str) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
+def test_logging_in_leads_nowhere_else(still: Scene, next: str) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
         answer = visit.form("/login", "/login", password=OPERATOR, next=next)
         assert answer.headers["location"] == "/"
         assert visit.form("/jobs", "/logout").status_code == 303
@@ -88,8 +88,8 @@ def test_logging_in_leads_nowhere_else(small: Scene, next: str) -> None:
         assert answer.headers["location"] == "/jobs?state=failed"
 
 
-def test_headers_carry_tokens_and_users(small: Scene) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
+def test_headers_carry_tokens_and_users(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
         bearer = {"authorization": f"Bearer {VIEWER}"}
         assert visit.get("/api/jobs", headers=bearer).status_code == 200
         assert visit.get("/metrics", auth=("viewer", "only looking")).status_code == 200
@@ -99,8 +99,8 @@ def test_headers_carry_tokens_and_users(small: Scene) -> None:
             assert answer.status_code == 401
 
 
-def test_guessing_is_slowed_down(small: Scene) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
+def test_guessing_is_slowed_down(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
         csrf = visit.csrf("/login")
         codes = [
             visit.post("/login", data={"csrf": csrf, "password": f"guess {n}"}).status_code
@@ -115,8 +115,8 @@ def test_guessing_is_slowed_down(small: Scene) -> None:
         assert visit.get("/api/jobs", headers=headers).status_code == 429
 
 
-def test_who_may_look_changes_nothing(small: Scene) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
+def test_who_may_look_changes_nothing(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
         visit.log_in(VIEWER)
         page = visit.get("/queues").text
         assert "Pause" not in page
@@ -126,29 +126,29 @@ def test_who_may_look_changes_nothing(small: Scene) -> None:
         assert answer.status_code == 403
         answer = visit.post("/api/queues/pause", json={"queue": "q", "paused": True})
         assert answer.status_code == 403
-    assert "q" not in {queue.name for queue in small.store.queues()}
+    assert "q" not in {queue.name for queue in still.store.queues()}
 
 
-def test_read_only_means_everybody(small: Scene) -> None:
-    with visiting(create_app(small.app, read_only=True)) as visit:
+def test_read_only_means_everybody(still: Scene) -> None:
+    with visiting(create_app(still.app, read_only=True)) as visit:
         assert "read-only" in visit.get("/").text
         assert visit.post("/queues/pause", data={"queue": "q"}).status_code == 403
         headers = {"content-type": "application/json"}
         assert visit.post("/api/queues/pause", content="{}", headers=headers).status_code == 403
 
 
-def test_a_form_without_its_token_changes_nothing(visit_small: Visit, small: Scene) -> None:
-    good = visit_small.csrf("/queues")
+def test_a_form_without_its_token_changes_nothing(visit_still: Visit, still: Scene) -> None:
+    good = visit_still.csrf("/queues")
     for csrf in ("", "0" * 64, good[:-1] + ("0" if good[-1] != "0" else "1")):
-        answer = visit_small.post(
+        answer = visit_still.post(
             "/queues/pause", data={"csrf": csrf, "queue": "q", "action": "pause"}
         )
         assert answer.status_code == 403
-    with visiting(create_app(small.app)) as other:
+    with visiting(create_app(still.app)) as other:
         other.csrf("/queues")
         answer = other.post("/queues/pause", data={"csrf": good, "queue": "q", "action": "pause"})
         assert answer.status_code == 403, "the token of one browser is no good in another"
-    assert "q" not in {queue.name for queue in small.store.queues()}
+    assert "q" not in {queue.name for queue in still.store.queues()}
 
 
 @pytest.mark.parametrize(
@@ -161,54 +161,54 @@ def test_a_form_without_its_token_changes_nothing(visit_small: Visit, small: Sce
     ],
 )
 def test_what_comes_from_another_site_is_refused(
-    visit_small: Visit, headers: dict[str, str]
+    visit_still: Visit, headers: dict[str, str]
 ) -> None:
-    fields = {"csrf": visit_small.csrf("/queues"), "queue": "q", "action": "pause"}
-    assert visit_small.post("/queues/pause", data=fields, headers=headers).status_code == 403
-    answer = visit_small.post(
+    fields = {"csrf": visit_still.csrf("/queues"), "queue": "q", "action": "pause"}
+    assert visit_still.post("/queues/pause", data=fields, headers=headers).status_code == 403
+    answer = visit_still.post(
         "/api/queues/pause", json={"queue": "q", "paused": True}, headers=headers
     )
     assert answer.status_code == 403
 
 
-def test_a_form_cannot_reach_the_api(visit_small: Visit) -> None:
+def test_a_form_cannot_reach_the_api(visit_still: Visit) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
-        answer = visit_small.post(
+        answer = visit_still.post(
             "/api/queues/pause", content=b'{"queue": "q", "paused": true}',
             headers={"content-type": kind},
         )  # fmt: skip
         assert answer.status_code == 415
 
 
-def test_bodies_are_bounded(visit_small: Visit) -> None:
+def test_bodies_are_bounded(visit_still: Visit) -> None:
     big = {"csrf": "x", "queue": "q" * (MAX_BODY + 1)}
-    assert visit_small.post("/queues/pause", data=big).status_code == 413
+    assert visit_still.post("/queues/pause", data=big).status_code == 413
     many = "&".join(f"f{n}=1" for n in range(1000))
     kind = {"content-type": "application/x-www-form-urlencoded"}
-    assert visit_small.post("/queues/pause", content=many, headers=kind).status_code == 400
-    assert visit_small.post("/queues/pause", content=b"a=%ff", headers=kind).status_code == 400
+    assert visit_still.post("/queues/pause", content=many, headers=kind).status_code == 400
+    assert visit_still.post("/queues/pause", content=b"a=%ff", headers=kind).status_code == 400
 
 
-def test_every_answer_says_what_browsers_may_do(visit_small: Visit) -> None:
+def test_every_answer_says_what_browsers_may_do(visit_still: Visit) -> None:
     for page in ("/", "/nowhere", "/api/jobs", "/static/live.js", "/groups/show?group=nobody"):
-        headers = visit_small.get(page).headers
+        headers = visit_still.get(page).headers
         assert headers["content-security-policy"] == POLICY
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["x-frame-options"] == "DENY"
-    assert visit_small.get("/jobs").headers["cache-control"] == "no-store"
+    assert visit_still.get("/jobs").headers["cache-control"] == "no-store"
     assert "unsafe" not in POLICY
 
 
-def test_no_page_has_scripts_or_styles_of_its_own(visit_small: Visit) -> None:
+def test_no_page_has_scripts_or_styles_of_its_own(visit_still: Visit) -> None:
     for page in ("/", "/groups", "/groups/show?group=gpu-memory", "/jobs", "/fairness", "/workers"):
-        text = visit_small.get(page).text
+        text = visit_still.get(page).text
         assert re.findall(r"<script(?! src=)", text) == []
         assert re.findall(r"<style|\sstyle=|\son\w+=", text) == []
         assert re.findall(r'(?:src|href|action)="(?!/|#)', text) == []
 
 
-def test_sessions_cannot_be_made_up(small: Scene) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
+def test_sessions_cannot_be_made_up(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
         visit.log_in(VIEWER)
         session = visit.cookies["headgate_session"]
         text, _, signature = session.partition(".")
@@ -260,8 +260,8 @@ def command(*arguments: str) -> Result:
     return CliRunner().invoke(root, ["dashboard", *arguments], prog_name="headgate")
 
 
-def test_it_does_not_start_elsewhere_without_credentials(tmp_path: Path, small: Scene) -> None:
-    url = ("--url", small.app.url)
+def test_it_does_not_start_elsewhere_without_credentials(tmp_path: Path, still: Scene) -> None:
+    url = ("--url", still.app.url)
     for bind in ("0.0.0.0:0", "[::]:0", "192.0.2.1:8765", "example.org:80"):
         done = command(*url, "--bind", bind)
         assert done.exit_code == 2

@@ -153,9 +153,9 @@ def test_nothing_that_is_sent_breaks_it(visit_small: Visit, small: Scene) -> Non
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff", b'{"queue": "q"}', b"{}" * 3])
-def test_bodies_that_are_none_are_refused(visit_small: Visit, body: bytes) -> None:
+def test_bodies_that_are_none_are_refused(visit_still: Visit, body: bytes) -> None:
     headers = {"content-type": "application/json"}
-    answer = visit_small.post("/api/queues/pause", content=body, headers=headers)
+    answer = visit_still.post("/api/queues/pause", content=body, headers=headers)
     assert answer.status_code == 400
     assert "error" in answer.json()
 

@@ -55,9 +55,9 @@ def send(visit: Visit, path: str, **more: Any) -> int:
     return visit.post(path, data={"csrf": visit.csrf("/queues")}, **more).status_code
 
 
-def test_nobody_comes_in_by_any_method_or_address(small: Scene) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
-        for path, _ in every(small):
+def test_nobody_comes_in_by_any_method_or_address(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
+        for path, _ in every(still):
             if path == "/login" or path.startswith("/static"):
                 continue
             for method in METHODS:
@@ -75,8 +75,8 @@ TRICKS = (
 
 
 @pytest.mark.parametrize("prefix", ["", "/ops", "/login", "/static"])
-def test_no_way_of_writing_an_address_leads_past_the_guard(small: Scene, prefix: str) -> None:
-    site = create_app(small.app, access=access())
+def test_no_way_of_writing_an_address_leads_past_the_guard(still: Scene, prefix: str) -> None:
+    site = create_app(still.app, access=access())
     whole = Starlette(routes=[Mount(prefix, site)]) if prefix else site
     with visiting(whole) as visit:
         for trick in TRICKS:
@@ -87,24 +87,24 @@ def test_no_way_of_writing_an_address_leads_past_the_guard(small: Scene, prefix:
             assert where is None or re.match(rf"{prefix}/[^/\\]", where[1]), trick
 
 
-def test_who_may_look_can_send_no_change(small: Scene) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
+def test_who_may_look_can_send_no_change(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
         visit.log_in(VIEWER)
-        assert {path: send(visit, path) for path in changing(small)} == dict.fromkeys(
-            changing(small), 403
+        assert {path: send(visit, path) for path in changing(still)} == dict.fromkeys(
+            changing(still), 403
         )
         bearer = {"authorization": f"Bearer {VIEWER}"}
-        for path in changing(small):
+        for path in changing(still):
             assert visit.post(path, json={}, headers=bearer).status_code == 403, path
 
 
-def test_a_read_only_dashboard_takes_no_change(small: Scene) -> None:
-    with visiting(create_app(small.app, access=access(), read_only=True)) as visit:
+def test_a_read_only_dashboard_takes_no_change(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access(), read_only=True)) as visit:
         bearer = {"authorization": f"Bearer {OPERATOR}"}
-        for path in changing(small):
+        for path in changing(still):
             assert visit.post(path, json={}, headers=bearer).status_code == 403, path
-    with visiting(create_app(small.app, read_only=True)) as visit:
-        for page in addresses(small).values():
+    with visiting(create_app(still.app, read_only=True)) as visit:
+        for page in addresses(still).values():
             forms = re.findall(r'method="post" action="([^"]*)"', visit.get(page).text)
             assert set(forms) <= {"/logout"}, page
 
@@ -142,15 +142,15 @@ def said(visit: Visit, *lines: str) -> str:
         "Host: x\r\nAuthorization: Basic \xe9", "Host: x\r\nAuthorization: Bearer \xe9",
     ],
 )  # fmt: skip
-def test_headers_that_no_browser_sends_break_nothing(small: Scene, header: str) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
+def test_headers_that_no_browser_sends_break_nothing(still: Scene, header: str) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
         for line in ("GET /jobs", "POST /queues/pause", "GET /login", "POST /login"):
             told = said(visit, f"{line} HTTP/1.1", header)
             assert not told.startswith("HTTP/1.1 5"), line
 
 
 def test_guesses_that_are_sent_at_once_are_counted(
-    small: Scene, monkeypatch: pytest.MonkeyPatch
+    still: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed = access()
     looked: list[str] = []
@@ -161,7 +161,7 @@ def test_guesses_that_are_sent_at_once_are_counted(
         return by_token(given)
 
     monkeypatch.setattr(allowed, "by_token", counted)
-    with visiting(create_app(small.app, access=allowed)) as visit, ThreadPoolExecutor(16) as many:
+    with visiting(create_app(still.app, access=allowed)) as visit, ThreadPoolExecutor(16) as many:
         csrf = visit.csrf("/login")
         guesses = [{"csrf": csrf, "password": f"guess {n}"} for n in range(32)]
         codes = [a.status_code for a in many.map(lambda g: visit.post("/login", data=g), guesses)]
@@ -169,24 +169,24 @@ def test_guesses_that_are_sent_at_once_are_counted(
     assert sorted(codes) == [403] * 8 + [429] * 24
 
 
-def test_those_who_know_the_way_are_not_slowed_down(small: Scene) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
+def test_those_who_know_the_way_are_not_slowed_down(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
         headers = {"authorization": f"Bearer {VIEWER}"}
         assert {visit.get("/api", headers=headers).status_code for _ in range(20)} == {200}
 
 
-def test_the_way_in_does_not_tell_which_store_it_is(small: Scene) -> None:
-    with visiting(create_app(small.app, access=access())) as visit:
+def test_the_way_in_does_not_tell_which_store_it_is(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
         for path in ("/login", "/static/nowhere"):
             assert "sqlite" not in visit.get(path).text
         visit.log_in(VIEWER)
         assert "sqlite" in visit.get("/queues").text
 
 
-def test_a_slash_too_many_leads_to_the_page_whatever_the_host_says(visit_small: Visit) -> None:
-    answer = visit_small.get("/groups/?q=a%26b", headers={"host": "localhost:99"})
+def test_a_slash_too_many_leads_to_the_page_whatever_the_host_says(visit_still: Visit) -> None:
+    answer = visit_still.get("/groups/?q=a%26b", headers={"host": "localhost:99"})
     assert (answer.status_code, answer.headers["location"]) == (307, "/groups?q=a%26b")
-    told = said(visit_small, "GET //evil.example/ HTTP/1.1", "Host: localhost")
+    told = said(visit_still, "GET //evil.example/ HTTP/1.1", "Host: localhost")
     assert "location: /evil.example\r\n" in told
 
 
@@ -248,12 +248,12 @@ def test_passwords_in_addresses_are_not_shown(visit_small: Visit, small: Scene) 
 # --- what breaks --------------------------------------------------------------------------------
 
 
-def test_a_failure_tells_no_more_than_that(small: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_tells_no_more_than_that(still: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, *args: Any, **more: Any) -> Any:
         raise RuntimeError("hunter2")
 
-    monkeypatch.setattr(type(small.store), "past_events", broken)
-    with visiting(create_app(small.app)) as visit:
+    monkeypatch.setattr(type(still.store), "past_events", broken)
+    with visiting(create_app(still.app)) as visit:
         page, api = (
             visit.get(path, headers={"connection": "close"}) for path in ("/events", "/api/events")
         )

@@ -148,14 +148,14 @@ SENSELESS: tuple[dict[str, str], ...] = (
 )
 
 
-def test_changes_that_make_no_sense_are_refused(visit_small: Visit, small: Scene) -> None:
+def test_changes_that_make_no_sense_are_refused(visit_still: Visit, still: Scene) -> None:
     page = "/groups/show?group=payments-api"
     for odd in SENSELESS:
         fields = {"group": "payments-api", "action": "set", **odd}
-        answer = visit_small.form(page, "/groups/change", **fields)
+        answer = visit_still.form(page, "/groups/change", **fields)
         assert answer.status_code == 400, (odd, answer.text)
         assert 'role="alert"' in answer.text
-    assert small.store.group("payments-api")[0].value == 3
+    assert still.store.group("payments-api")[0].value == 3
 
 
 def test_groups_are_paused_and_weighed(visit: Visit, scene: Scene) -> None:
