@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from headgate.app import App
-from headgate.checker import Change, Job, Kill, Report, check
+from headgate.checker import SLACK, Change, Job, Kill, Report, check
 from headgate.execlog import now
 from headgate.jobs import JobFilter, State
 from headgate.stores.protocol import LimitChange, Store
+from headgate.stores.protocol.claims import AHEAD
 from headgate.tasks import Call
 from tests.stores import on_both, store_url
 
@@ -133,6 +134,9 @@ class Fleet:
             jobs=self.jobs,
             kills=self.kills,
             room=room,
+            # What was granted before a limit was lowered may start that much later, where more
+            # is reserved ahead.
+            slack=SLACK * self.store.capabilities.ahead / AHEAD,
         )
 
 
