@@ -30,8 +30,8 @@ from headgate.errors import StoreError, StoreInDoubt, StoreUnavailable
 from headgate.jobs import Claimed, JobRecord, Unrouted
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.ledger import new_nonce
-from headgate.stores.bucket.objects import Lost, Objects
-from headgate.stores.bucket.patience import patiently
+from headgate.stores.bucket.objects import Objects
+from headgate.stores.bucket.patience import create, patiently
 from headgate.stores.protocol import OutputRecord
 
 log = logging.getLogger("headgate.store")
@@ -138,9 +138,7 @@ class Bodies:
             return known[0]
         name = f"{digest}-{new_nonce()}"
         try:
-            patiently(lambda: self._objects.create(self._layout.body(name), body))
-        except Lost:
-            pass  # it is there: an answer was lost
+            create(self._objects, self._layout.body(name), body)
         except StoreInDoubt as error:
             # Whether it was written or not: nothing names it.
             raise StoreUnavailable(str(error.__cause__)) from error

@@ -29,7 +29,7 @@ from headgate.errors import ConfigError, StoreInDoubt, StoreUnavailable
 from headgate.jobs import NewJob
 from headgate.stores.bucket import rows
 from headgate.stores.bucket.bodies import Bodies
-from headgate.stores.bucket.keeping import Keeper, create
+from headgate.stores.bucket.keeping import Keeper
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.ledger import (
     FORMAT,
@@ -45,7 +45,7 @@ from headgate.stores.bucket.ledger import (
 )
 from headgate.stores.bucket.objects import UNCHANGED, Got, Lost, Objects, Trouble
 from headgate.stores.bucket.outbox import Part
-from headgate.stores.bucket.patience import patiently
+from headgate.stores.bucket.patience import create, patiently
 from headgate.stores.bucket.replica import Head, Replica
 from headgate.stores.glances import AGE
 from headgate.stores.sqlite.database import Transaction, translate
@@ -140,6 +140,8 @@ class Commits:
         self._wrote_at = float("-inf")
         self._looked_at = float("-inf")
         """When the copy was known to be what the bucket held."""
+        self._behind_at = float("-inf")
+        """When something was carried out that the copy could not note."""
         self._together = 0
         """How many were carried out by the last write."""
         self._trip = 0.01
@@ -215,7 +217,9 @@ class Commits:
         """False: the copy is behind the bucket, and nothing was done."""
         with self.replica.turn(recorded=True) as connection:
             head = self.replica.head(connection)
-            if head is None or not head.etag:
+            # A copy that lacks what we did ourselves would call it stale, and who asks does not
+            # always ask whether that was the latest.
+            if head is None or not head.etag or self._looked_at < self._behind_at:
                 return False
             under_way = _Open(connection, head.at)
             self._local.open = under_way
@@ -233,6 +237,7 @@ class Commits:
                     connection.execute("COMMIT")
                 except sqlite3.Error as error:
                     # It has been carried out, whatever becomes of the copy: that catches up.
+                    self._behind_at = time.monotonic()
                     log.warning("%s: the copy in %s: %s", self.where, self.replica.folder, error)
         for work in works:
             work.saw = None if kept else head.etag
@@ -338,23 +343,29 @@ class Commits:
         body = _body(head.id, seq, at, nonces, recent, runs, checkpoint, slots)
         self.replica.set_recent(connection, [(seq, text)], gathered)
         began = time.monotonic()
-        etag = self._put(body.encode(), head.etag, nonce)
+        etag = self._put(body.encode(), head.etag, nonce, seq)
         self._wrote_at = time.monotonic()
         self._trip += (self._wrote_at - began - self._trip) / 8
         if etag is None:
             return None
         return Head(head.id, seq, etag, at, nonces, runs, checkpoint, slots)
 
-    def _put(self, body: bytes, known: str, nonce: str) -> str | None:
+    def _put(self, body: bytes, known: str, nonce: str, seq: int) -> str | None:
         """The new etag, empty when others have written since; None: we were too late.
 
         Until the server has said which, the very same write is sent again: it can only be
         carried out once, for it changes the etag that it asks for.
         """
 
+        doubt = False
+
         def replace() -> str | None:
+            nonlocal doubt
             try:
                 return self.objects.replace(self.layout.ledger, body, known)
+            except Trouble as trouble:
+                doubt = doubt or trouble.maybe
+                raise
             except Lost:
                 # To ourselves perhaps: an answer was lost, and the write was carried out.
                 got = self.objects.get(self.layout.ledger)
@@ -364,7 +375,13 @@ class Commits:
                     # A conflict (409) with a write that has not been carried out yet, and may be
                     # one of ours of which we heard nothing. Only the same write again tells.
                     raise Trouble(f"{self.where}: a conflict with another write") from None
-                if nonce not in read(got.body, self.where).nonces:
+                now = read(got.body, self.where)
+                if nonce not in now.nonces:
+                    if doubt and now.seq - seq >= len(now.nonces):
+                        raise StoreInDoubt(
+                            f"{self.where}: no answer came to a write, and so many others followed"
+                            " that the ledger does not tell any more whether it was carried out"
+                        ) from None
                     return None
                 return got.etag if got.body == body else ""
 

@@ -82,6 +82,8 @@ class Heard:
     wake_in: dict[int, float | None] = field(default_factory=dict[int, float | None])
     finished: set[int] = field(default_factory=set[int])
     """Tokens of which a shard has been told all there was to tell."""
+    back: list[Finish] = field(default_factory=list[Finish])
+    """What was granted, and is not wanted any more: to be given back before all else."""
     more: bool = False
     unrouted: bool = False
     recall: bool = False

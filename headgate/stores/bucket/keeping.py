@@ -34,8 +34,8 @@ from headgate.stores.bucket.ledger import (
     changes_of,
     new_nonce,
 )
-from headgate.stores.bucket.objects import Listed, Lost, Objects, Trouble
-from headgate.stores.bucket.patience import patiently
+from headgate.stores.bucket.objects import Listed, Objects
+from headgate.stores.bucket.patience import create, patiently
 from headgate.stores.bucket.replica import Head, Replica
 
 log = logging.getLogger("headgate.store")
@@ -307,18 +307,3 @@ def _outgrown(head: Head) -> bool:
     """Is there more in runs than in the checkpoint before them?"""
     old = 0 if head.checkpoint is None else head.checkpoint.bytes
     return sum(run.bytes for run in head.runs) >= max(CHECKPOINT_BYTES, old)
-
-
-def create(objects: Objects, key: str, body: bytes) -> None:
-    """Write an object whose name nobody else gives to another content."""
-
-    def write() -> None:
-        try:
-            objects.create(key, body)
-        except Lost:
-            # It is there, an answer was lost; or the server is still at an earlier try of ours
-            # (409), which may fail yet: nobody may name it before it is there.
-            if objects.get(key) is None:
-                raise Trouble(f"{key} was not written, for another write of it") from None
-
-    patiently(write)

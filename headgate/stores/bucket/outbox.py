@@ -116,10 +116,11 @@ def ids(tx: Transaction) -> set[str]:
 def take_in(tx: Transaction, shard: int, jobs: list[NewJob], left: set[str]) -> list[NewJob]:
     """Note that these come from that shard; those that have not come before. `left`: what waits in
     its outbox."""
+    new = [job for job in jobs if tx.row("SELECT 1 FROM inbox WHERE id = ?", (job.id,)) is None]
+    # Noted anew though it came long ago: others who see it there now may be about to bring it too.
+    tx.many("INSERT OR REPLACE INTO inbox VALUES (?, ?, ?)", [(j.id, shard, tx.now) for j in jobs])
     old = tx.rows("SELECT id FROM inbox WHERE shard = ? AND at < ?", (shard, tx.now - KEPT))
     tx.many("DELETE FROM inbox WHERE id = ?", [(r["id"],) for r in old if r["id"] not in left])
-    new = [job for job in jobs if tx.row("SELECT 1 FROM inbox WHERE id = ?", (job.id,)) is None]
-    tx.many("INSERT INTO inbox VALUES (?, ?, ?)", [(job.id, shard, tx.now) for job in new])
     return new
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from headgate.errors import StoreInDoubt
-from headgate.stores.bucket.objects import Trouble
+from headgate.stores.bucket.objects import Lost, Objects, Trouble
 
 T = TypeVar("T")
 log = logging.getLogger("headgate.store")
@@ -37,3 +37,18 @@ def patiently(request: Callable[[], T]) -> T:
             log.log(level, "%s; trying again", trouble)
         time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
         pause = min(pause * 2, 3.0)
+
+
+def create(objects: Objects, key: str, body: bytes) -> None:
+    """Write an object whose name nobody else gives to another content."""
+
+    def write() -> None:
+        try:
+            objects.create(key, body)
+        except Lost:
+            # It is there, an answer was lost; or the server is still at an earlier try of ours
+            # (409), which may fail yet: nobody may name it before it is there.
+            if objects.get(key) is None:
+                raise Trouble(f"{key} was not written, for another write of it") from None
+
+    patiently(write)

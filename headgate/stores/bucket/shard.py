@@ -152,6 +152,7 @@ class Shard(BucketStore):
             return outbox.waits(tx, older)
 
     def outbox(self) -> dict[int, list[NewJob]]:
+        self._commits.refresh()
         with self._replica.db.read() as tx:
             return outbox.waiting(tx)
 
@@ -162,12 +163,16 @@ class Shard(BucketStore):
         with self._replica.db.read() as tx:
             return outbox.ids(tx)
 
-    def take_in(self, shard: int, jobs: list[NewJob], left: set[str]) -> None:
-        """Jobs that wait in the outbox of another shard, each once; `left`: all that wait there."""
+    def take_in(self, shard: int, jobs: list[NewJob], left: set[str], seen_at: float) -> bool:
+        """Jobs that waited in the outbox of another shard at that time, by this machine's clock,
+        each once; `left`: all that waited there. False: that was too long ago."""
         self._bodies.ahead(job.args for job in jobs)
-        self._commits.run(lambda: self._take_in(shard, jobs, left))
+        return self._commits.run(lambda: self._take_in(shard, jobs, left, seen_at))
 
-    def _take_in(self, shard: int, jobs: list[NewJob], left: set[str]) -> None:
+    def _take_in(self, shard: int, jobs: list[NewJob], left: set[str], seen_at: float) -> bool:
+        if Clock().boot() - seen_at > outbox.KEPT / 2:
+            # We stood still. Others may have brought them, and it may be noted no more by now.
+            return False
         with self._write() as tx:
             new = outbox.take_in(tx, shard, jobs, left)
             for job, done in zip(new, submitting.submit(tx, new), strict=True):
@@ -179,6 +184,7 @@ class Shard(BucketStore):
                         "job %s of task %s, which was to follow job %s, did not fit under the cap"
                         " %s", job.id, job.task, job.parent, group,
                     )  # fmt: skip
+        return True
 
     # --- to be merged -----------------------------------------------------------------------------
 

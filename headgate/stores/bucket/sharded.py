@@ -377,13 +377,13 @@ class ShardedStore:
         deal = Deal(self.shards, exchange, heard)
         try:
             deal.run(self._try)
+            if follow or any(shard.outgoing(LEFT) for shard in self.shards):
+                self._move()
         except Exception:
             # The others have answered, and the worker is told of it with its next round trip: what
             # they granted it holds, and what they were told must not be told again.
             self._unheard[exchange.worker] = heard
             raise
-        if follow or any(shard.outgoing(LEFT) for shard in self.shards):
-            self._move()
         return heard.answer()
 
     def _take_up(self, exchange: Exchange) -> Heard:
@@ -394,12 +394,16 @@ class ShardedStore:
         room = 0 if exchange.claim is None else exchange.claim.room
         kept, back = beyond(before.claimed, room)
         before.claimed = kept
+        before.back += back
         before.wake_in = {}
         try:
-            for k in {shard_of(finish.token) for finish in back}:
-                mine = [finish for finish in back if shard_of(finish.token) == k]
+            for k in {shard_of(finish.token) for finish in before.back}:
+                mine = [finish for finish in before.back if shard_of(finish.token) == k]
                 self.shards[k].exchange(Exchange(exchange.worker, mine))
+            before.back.clear()
         except Exception:
+            # Whether they were given back or not, they are never told: again is once too often at
+            # the most, and then refused as stale.
             self._unheard[exchange.worker] = before
             raise
         return before
@@ -443,12 +447,18 @@ class ShardedStore:
         """Move what waits in the outboxes to where it lives; how many jobs."""
         count = 0
         for shard in self.shards:
+            if not shard.outgoing():
+                continue
+            # As it is now: what an old copy shows may have come elsewhere so long ago that this is
+            # noted there no more.
+            seen_at = Clock().boot()
             for home, jobs in shard.outbox().items():
                 # There first, then gone from here: who dies in between has lost nothing, and who
                 # does it again finds it noted there that the job has come.
-                self.shards[home].take_in(shard.number, jobs, shard.outgoing_ids())
-                shard.arrived(jobs)
-                count += len(jobs)
+                left = shard.outgoing_ids()
+                if self.shards[home].take_in(shard.number, jobs, left, seen_at):
+                    shard.arrived(jobs)
+                    count += len(jobs)
         return count
 
     def _move(self) -> None:

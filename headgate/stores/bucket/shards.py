@@ -157,7 +157,11 @@ class Directory:
 
     def refresh(self) -> bool:
         """Read it again; False: there is none."""
-        known = self._now[1]
+        return self._look() is not None
+
+    def _look(self) -> Homes | None:
+        """What this look finds; another thread may remember the outcome of an earlier one."""
+        homes, known = self._now
         got = patiently(lambda: self._objects.get(self._key, known or None))
         if got is None:
             if known:
@@ -165,10 +169,11 @@ class Directory:
                     f"{self._where}: the object {self._key} was deleted while it was in use; put it"
                     " back"
                 )
-            return False
+            return None
         if got is not UNCHANGED:
-            self._now = (_read(got.body, self._where), got.etag)
-        return True
+            homes = _read(got.body, self._where)
+            self._now = (homes, got.etag)
+        return homes
 
     # --- to ask -----------------------------------------------------------------------------------
 
@@ -176,18 +181,20 @@ class Directory:
         """None: it has none yet."""
         found = self.homes.home((kind, name))
         if found is None:
-            self.refresh()
-            found = self.homes.home((kind, name))
+            homes = self._look()
+            found = None if homes is None else homes.home((kind, name))
         return found
 
     def settle(self, joined: Sequence[Joined]) -> list[int]:
         """The home of each of these, given to it where it had none; a `DeclarationError` where
         they would join what lives in two."""
-        found = [self._known(one) for one in joined]
-        if None in found:
+        while True:
+            homes = [home for one in joined if (home := self._known(one)) is not None]
+            if len(homes) == len(joined):
+                return homes
+            # Again, if need be: another thread that read the directory before this may remember
+            # what it read after it.
             self._assign(joined)
-            found = [self._known(one) for one in joined]
-        return [home for home in found if home is not None]
 
     def by_hand(self, group: str) -> int:
         """The home of a group that is not used by way of a task."""

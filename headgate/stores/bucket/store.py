@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from headgate.clock import Clock
-from headgate.errors import StoreUnavailable
 from headgate.jobs import Claimed, Finish, JobFilter, JobRecord, NewJob, State, Submitted, Unrouted
 from headgate.stores.bucket import costs, leases, probe
 from headgate.stores.bucket.clock import BucketClock
@@ -345,6 +344,10 @@ class BucketStore(EmbeddedStore):
                     state.restore(before)
             tried = True
             found = self._find_unheard(exchange)
+            if not found and exchange.worker in self._unheard:
+                # Its write may arrive yet, when we have looked and forgotten it: ours, whatever
+                # else is in it, replaces the ledger that it asks for.
+                self._do(lambda tx: leases.touch(tx, exchange.worker))
             asked = replace(exchange, claim=None) if found else exchange
             answer = EmbeddedStore.exchange(self, asked)
             if tell is not None:
@@ -358,9 +361,11 @@ class BucketStore(EmbeddedStore):
             # was granted then would else be held by this worker for ever, and known to nobody.
             done = self._commits.run(once, verify=exchange.worker in self._unheard)
             done = replace(done, claimed=self._bodies.claimed(done.claimed))
-        except StoreUnavailable:
+        except Exception:
             # Not told what it was granted, or not the arguments of it: next time.
             self._words = None  # they may have been read in what was undone
+            if state is not None and before is not None:
+                state.restore(before)  # else nobody is told that a limit changed (`recall`)
             if answer is not None and answer.claimed:
                 # With those of a round trip before, of which we have not heard either: only one of
                 # the two was carried out, and which the ledger will tell.

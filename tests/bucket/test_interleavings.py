@@ -1,0 +1,359 @@
+"""What others do, or what fails, between two lines of ours: nothing lost, doubled or stuck."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.claim import ClaimState
+from headgate.clock import Clock
+from headgate.errors import StoreError, StoreInDoubt, StoreUnavailable
+from headgate.jobs import JobFilter, NewJob, Retention
+from headgate.stores.bucket import outbox, patience
+from headgate.stores.bucket.ledger import NONCES
+from headgate.stores.bucket.objects import Got, Lost, Trouble
+from headgate.stores.bucket.sharded import ShardedStore
+from headgate.stores.bucket.shards import Joined
+from headgate.stores.protocol import Claim, Exchange, Exchanged, LimitChange
+from tests.bucket.machines import Faulty, need
+from tests.bucket.machines import opened as machines
+from tests.bucket.memory import MemoryObjects
+from tests.bucket.test_shards import Failing, Hand, done, opened, publish, task
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PATIENCE", 0.2)
+
+
+# --- one shard ------------------------------------------------------------------------------------
+
+
+def test_an_end_is_not_stale_because_the_copy_could_not_note_its_beginning(tmp_path: Path) -> None:
+    with machines(tmp_path, MemoryObjects(), "a") as (a,):
+        worker = a.worker(lease=1e6)
+        a.add(1)
+        original = a._replica.set_head
+
+        def fail(connection: object, head: object) -> None:
+            a._replica.set_head = original  # type: ignore[method-assign]
+            raise sqlite3.OperationalError("database or disk is full")
+
+        a._replica.set_head = fail  # type: ignore[method-assign]
+        claimed = a.claim(worker)
+        assert len(claimed) == 1
+        assert a.finish(worker, claimed) == ()
+        assert a.count(JobFilter(states=frozenset(("succeeded",)))) == 1
+
+
+class Slow(Faulty):
+    """Keeps a write until it is told to carry it out."""
+
+    def arrive(self) -> None:
+        self._arrive_late()
+
+    def _arrive(self) -> None:
+        return
+
+    def _arrive_late(self) -> None:
+        super()._arrive()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("asks", [0, 10])
+def test_what_is_carried_out_after_somebody_has_looked_for_it_is_not_held_for_ever(
+    tmp_path: Path, asks: int
+) -> None:
+    objects = Slow()
+    with machines(tmp_path, objects, "a") as (a,):
+        a.limit("narrow", 1)
+        worker = a.worker(lease=1e6)
+        (job,) = a.add(1, needs=need("narrow"))
+        objects.faults = iter(["late", *["dead"] * 100])
+        with pytest.raises(StoreInDoubt):
+            a.claim(worker)
+        objects.faults = iter(())
+        claimed = list(a.exchange(Exchange(worker)).claimed) if not asks else a.claim(worker, asks)
+        objects.arrive()
+        claimed = claimed or a.claim(worker)
+        assert [one.job for one in claimed] == [job]
+        assert a.finish(worker, claimed) == ()
+        assert a.group("narrow")[0].held == 0
+
+
+def test_a_write_is_not_taken_for_lost_when_its_mark_is_too_old_to_be_told(tmp_path: Path) -> None:
+    """Its answer was lost, and until it was asked again others have written that often."""
+    objects = Faulty()
+    with machines(tmp_path, objects, "a", "b") as (a, b):
+        a.limit("narrow", 1)
+        worker = a.worker(lease=1e6)
+        (job,) = a.add(1, needs=need("narrow"))
+
+        def others() -> None:
+            objects.before_answer = None
+            for _ in range(NONCES + 1):
+                b._commits._fence()
+
+        objects.before_answer = others
+        objects.faults = iter(["cut"])
+        with pytest.raises(StoreInDoubt):
+            a.claim(worker)
+        claimed = a.claim(worker)
+        assert [one.job for one in claimed] == [job], "it is held, by who knows of it"
+        assert a.finish(worker, claimed) == ()
+
+
+class Conflicting(MemoryObjects):
+    """The first write of a body gets no answer and fails, while the second is refused for it."""
+
+    tries = 0
+
+    def create(self, key: str, body: bytes) -> str:
+        if "/bodies/" in key:
+            self.tries += 1
+            if self.tries == 1:
+                raise Trouble("no answer", maybe=True)
+            if self.tries == 2:
+                raise Lost("409")
+        return super().create(key, body)
+
+
+def test_a_body_is_named_only_when_it_is_there(tmp_path: Path) -> None:
+    objects = Conflicting()
+    with machines(tmp_path, objects, "a", "b") as (a, b):
+        text = f'"{"x" * 10_000}"'
+        (id,) = a.add(1, args=text)
+        found = b.job(id)
+        assert found is not None
+        assert found.args == text
+
+
+def test_what_was_granted_is_found_whatever_failed_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with machines(tmp_path, MemoryObjects(), "a") as (a,):
+        worker = a.worker(lease=1e6)
+        (job,) = a.add(1)
+
+        def fail(claimed: object) -> Any:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(a._bodies, "claimed", fail)
+            with pytest.raises(RuntimeError):
+                a.claim(worker)
+        assert [one.job for one in a.claim(worker)] == [job]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_that_a_limit_changed_is_told_though_the_first_answer_was_lost(tmp_path: Path) -> None:
+    """Else what was granted ahead under the old one would stay."""
+    objects = Faulty()
+    with machines(tmp_path, objects, "a") as (a,):
+        a.limit("narrow", 2)
+        worker = a.worker(lease=1e6)
+        state = ClaimState()
+
+        def ask() -> Exchanged:
+            claim = Claim(1, frozenset(("task",)), state)
+            return a.exchange(Exchange(worker, claim=claim))
+
+        assert not ask().recall
+        a.change_limit(LimitChange("narrow", value=1, set_value=True))
+        a.add(1)
+        objects.faults = iter(["dead"] * 100)
+        with pytest.raises(StoreInDoubt):
+            ask()
+        objects.faults = iter(())
+        assert ask().recall
+
+
+# --- several --------------------------------------------------------------------------------------
+
+
+class Held(MemoryObjects):
+    """One read of the directory is answered late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hold: threading.Thread | None = None
+        self.read, self.go = threading.Event(), threading.Event()
+
+    def get(self, key: str, known: str | None = None) -> Got | None:
+        got = super().get(key, known)
+        if threading.current_thread() is self.hold:
+            self.hold = None
+            self.read.set()
+            assert self.go.wait(20)
+        return got
+
+
+def test_a_late_look_at_the_directory_takes_no_home_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread reads it, another gives a home, then the first remembers what it read."""
+    objects = Held()
+    with opened(tmp_path, "x", "y", objects=objects) as (store, other):
+        store.submit([NewJob("a")])  # in shard 0
+        other.submit([NewJob("b")])  # in shard 1; of which the first store has not heard
+        directory = store.directory
+        looks = threading.Thread(target=directory.refresh)
+        objects.hold = looks
+        looks.start()
+        assert objects.read.wait(20)
+        original, given = directory._assign, 0
+
+        def assign(joined: list[Joined]) -> None:
+            nonlocal given
+            original(joined)
+            given += 1
+            if given == 1:
+                objects.go.set()
+                looks.join(20)
+
+        monkeypatch.setattr(directory, "_assign", assign)
+        jobs = store.submit([NewJob("c"), NewJob("b"), NewJob("a")])
+        homes = directory.homes.tasks
+        for job, name in zip(jobs, "cba", strict=True):
+            assert store.shards[homes[name]].has_now(job.id), name
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_what_is_to_be_given_back_is_given_back_though_that_fails_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE", 0.0)
+    objects = Failing()
+    with opened(tmp_path, "x", objects=objects) as (store,):
+        publish(store, task("a"), task("b"))
+        store.submit([NewJob(name) for name in "abab"])
+        hand = Hand(store)
+        first = hand.claim(2)
+        objects.broken = True
+        with pytest.raises(StoreError):
+            hand.ask(2, done(*first))
+        objects.broken = False
+        shard = store.shards[0]
+        original = shard.exchange
+
+        def fail(exchange: Exchange) -> Any:
+            monkeypatch.setattr(shard, "exchange", original)
+            if applied:
+                original(exchange)
+            raise StoreInDoubt("no answer")
+
+        monkeypatch.setattr(shard, "exchange", fail)
+        with pytest.raises(StoreInDoubt):
+            hand.ask(0, done(*first))  # it has no room any more for what it was granted
+        got = hand.ask(2, done(*first))
+        assert not got.stale
+        rest = [*got.claimed, *hand.claim(2 - len(got.claimed))]
+        assert {one.task for one in rest} == {"a", "b"}
+        assert not hand.ask(0, done(*rest)).stale
+        assert store.count(JobFilter(states=frozenset(("succeeded",)))) == 4
+
+
+def test_what_the_shards_granted_is_told_though_the_last_look_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, "x") as (store,):
+        store.submit([NewJob("a"), NewJob("b")])
+        hand = Hand(store)
+
+        def fail(older: float = 0.0) -> bool:
+            raise StoreUnavailable("disk I/O error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store.shards[0], "outgoing", fail)
+            with pytest.raises(StoreUnavailable):
+                hand.ask(2)
+        assert {one.task for one in hand.claim(2)} == {"a", "b"}
+
+
+def _followed(store: ShardedStore, hand: Hand) -> str:
+    """A job of b that follows one of a; it is in the outbox of a's shard."""
+    store.submit([NewJob("a")])
+    next_ = NewJob("b")
+    hand.ask(0, done(*hand.claim(), followups=(next_,)))
+    return next_.id
+
+
+def _age_notes(store: ShardedStore) -> None:
+    """What has come to the second shard came long ago."""
+    sql = "UPDATE inbox SET at = at - ?"
+    store.shards[1]._do(lambda tx: tx.run(sql, (2 * outbox.KEPT,)).rowcount)
+
+
+def test_a_copy_that_is_old_brings_nothing_a_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still shows what waited there long ago; by now that has come, is over and forgotten."""
+    with opened(tmp_path, "x", "y") as (store, old):
+        publish(store, task("a"), task("b"))
+        hand = Hand(store)
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_move", lambda: None)
+            id = _followed(store, hand)
+        for shard in old.shards:
+            shard._commits.refresh()
+        assert store.deliver() == 1
+        _age_notes(store)
+        (claimed,) = hand.claim()
+        assert claimed.job == id
+        hand.ask(0, done(claimed, keep=False))
+        store.prune(Retention(succeeded=0))
+        second = _followed(store, hand)  # moved too: and what came long ago is noted no more
+        assert store.job(second) is not None
+        assert any(shard.outgoing() for shard in old.shards), "as far as it knows"
+        old.deliver()
+        assert [one.job for one in hand.claim()] == [second]
+
+
+def test_what_is_brought_again_is_noted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came, and who brought it died before it took it out of the outbox. Long after that two
+    bring it at once: when the one has, and more has come, the other must not."""
+    with opened(tmp_path, "x", "y") as (store, other):
+        publish(store, task("a"), task("b"))
+        hand = Hand(store)
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_move", lambda: None)
+            id = _followed(store, hand)
+        here, there = store.shards
+        jobs = here.outbox()[1]
+        there.take_in(0, jobs, here.outgoing_ids(), Clock().boot())
+        _age_notes(store)
+        (claimed,) = hand.claim()
+        assert claimed.job == id
+        hand.ask(0, done(claimed, keep=False))
+        store.prune(Retention(succeeded=0))
+        for shard in other.shards:
+            shard._commits.refresh()
+        seen, left = other.shards[0].outbox()[1], other.shards[0].outgoing_ids()
+        assert store.deliver() == 1
+        second = _followed(store, hand)
+        assert store.job(second) is not None
+        other.shards[1].take_in(0, seen, left, Clock().boot())
+        assert [one.job for one in hand.claim()] == [second]
+
+
+def test_who_stood_still_over_bringing_a_job_looks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, "x") as (store,):
+        publish(store, task("a"), task("b"))
+        hand = Hand(store)
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_move", lambda: None)
+            id = _followed(store, hand)
+        here, there = store.shards
+        long_ago = Clock().boot() - outbox.KEPT
+        assert not there.take_in(0, here.outbox()[1], here.outgoing_ids(), long_ago)
+        assert not there.has_now(id)
+        assert store.deliver() == 1
+        assert there.has_now(id)
