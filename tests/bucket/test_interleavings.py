@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,20 @@ import pytest
 
 from headgate.claim import ClaimState
 from headgate.clock import Clock
-from headgate.errors import StoreError, StoreInDoubt, StoreUnavailable
+from headgate.errors import ConfigError, StoreError, StoreInDoubt, StoreUnavailable
 from headgate.jobs import JobFilter, NewJob, Retention
+from headgate.limits import Need, Needs
 from headgate.stores.bucket import outbox, patience
 from headgate.stores.bucket.ledger import NONCES
 from headgate.stores.bucket.objects import Got, Lost, Trouble
 from headgate.stores.bucket.sharded import ShardedStore
 from headgate.stores.bucket.shards import Joined
+from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import Claim, Exchange, Exchanged, LimitChange
 from tests.bucket.machines import Faulty, need
 from tests.bucket.machines import opened as machines
 from tests.bucket.memory import MemoryObjects
-from tests.bucket.test_shards import Failing, Hand, done, opened, publish, task
+from tests.bucket.test_shards import Failing, Hand, done, opened, publish, task, url
 
 
 @pytest.fixture
@@ -357,3 +360,46 @@ def test_who_stood_still_over_bringing_a_job_looks_again(
         assert not there.has_now(id)
         assert store.deliver() == 1
         assert there.has_now(id)
+
+
+def test_a_group_that_a_submission_named_for_itself_is_seen_where_it_counts(tmp_path: Path) -> None:
+    with opened(tmp_path, "x", "y") as stores:
+        store = stores[0]
+        publish(store, task("a"), task("b"))
+        store.submit([NewJob("b", needs=Needs((Need.named("own"),)), carried=(("own", 1),))])
+        assert len(Hand(store).claim()) == 1
+        for one in stores:
+            record, slots = one.group("own")
+            assert (record.value, record.held, len(slots)) == (1, 1, 1)
+            assert one.values(["own"])["own"].held == 1
+
+
+class Founders(MemoryObjects):
+    """The answer to who makes this object is lost, and `meanwhile` happens before it is made."""
+
+    lost = ""
+    meanwhile: Callable[[], None] | None = None
+
+    def create(self, key: str, body: bytes) -> str:
+        cut = bool(self.lost) and key.endswith(self.lost)
+        if cut:
+            self.lost = ""
+            if self.meanwhile is not None:
+                self.meanwhile()
+        etag = super().create(key, body)
+        if cut:
+            raise Trouble("no answer", maybe=True)
+        return etag
+
+
+@pytest.mark.parametrize("lost", ["all/ledger.json", "all/shards.json"])
+def test_two_kinds_of_store_are_never_made_in_one_place(tmp_path: Path, lost: str) -> None:
+    """Each looks for the other again when it has made its own, also when no answer came."""
+    objects = Founders()
+    plain = lambda: BucketStore(url(tmp_path, "p", None), objects=objects)  # noqa: E731
+    several = lambda: ShardedStore(url(tmp_path, "s", 2), objects=objects)  # noqa: E731
+    late, first = (plain, several) if "ledger" in lost else (several, plain)
+    objects.lost, objects.meanwhile = lost, lambda: first().close()
+    with pytest.raises(ConfigError):
+        late()
+    assert len({"all/ledger.json", "all/shards.json"} & objects.held.keys()) == 1

@@ -41,6 +41,7 @@ from headgate.stores.bucket.replica import folder_of
 from headgate.stores.bucket.s3 import S3
 from headgate.stores.bucket.shard import LAST, Shard
 from headgate.stores.bucket.shards import (
+    OWN_GROUPS,
     TOKENS,
     Directory,
     Joined,
@@ -214,8 +215,8 @@ class ShardedStore:
 
     def _of_group(self, group: str) -> Shard:
         """To look at it: what has no home yet is nowhere, and any shard says so."""
-        home = self.directory.home("limit", split_group(group)[0])
-        return self.shards[home or 0]
+        self.directory.home("limit", split_group(group)[0])
+        return self.shards[self._limit_home(group)]
 
     def _by_hand(self, group: str) -> Shard:
         return self.shards[self.directory.by_hand(group)]
@@ -236,7 +237,9 @@ class ShardedStore:
         return self.shards[home]
 
     def _limit_home(self, group: str) -> int:
-        return self.directory.homes.limits.get(split_group(group)[0], 0)
+        # Without a home of its own it may be one that a submission named for itself.
+        homes = self.directory.homes.limits
+        return homes.get(split_group(group)[0], homes.get(OWN_GROUPS, 0))
 
     # --- declare ----------------------------------------------------------------------------------
 

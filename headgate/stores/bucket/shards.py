@@ -148,7 +148,10 @@ class Directory:
         try:
             patiently(lambda: self._objects.create(self._key, body))
         except Lost:
-            return  # somebody else was first, or our answer was lost
+            got = patiently(lambda: self._objects.get(self._key))
+            if got is None or got.body != body:
+                return  # somebody else was first
+            # To ourselves: an answer was lost.
         # Somebody who makes a store without shards here looks for this object before and after it
         # makes its ledger, and we for its ledger before and after this: one of us sees the other.
         if patiently(lambda: self._objects.get(self._ledger)) is not None:
