@@ -15,9 +15,10 @@ from headgate.clock import Clock
 from headgate.errors import ConfigError, StoreError, StoreInDoubt, StoreUnavailable
 from headgate.jobs import JobFilter, NewJob, Retention
 from headgate.limits import Need, Needs
-from headgate.stores.bucket import outbox, patience
+from headgate.stores.bucket import commits, outbox, patience
 from headgate.stores.bucket.ledger import NONCES
 from headgate.stores.bucket.objects import Got, Lost, Trouble
+from headgate.stores.bucket.poller import Poller
 from headgate.stores.bucket.sharded import ShardedStore
 from headgate.stores.bucket.shards import Joined
 from headgate.stores.bucket.store import BucketStore
@@ -403,3 +404,50 @@ def test_two_kinds_of_store_are_never_made_in_one_place(tmp_path: Path, lost: st
     with pytest.raises(ConfigError):
         late()
     assert len({"all/ledger.json", "all/shards.json"} & objects.held.keys()) == 1
+
+
+# --- said -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"jobs": {"put"', "runs/.* is damaged .*put it back"),
+        (b"\xff", "runs/.* is damaged .*put it back"),
+        (b'{"later": {"put": [[1]]}}', "'later' that this Headgate does not know"),
+    ],
+)
+def test_an_object_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes, words: str
+) -> None:
+    monkeypatch.setattr(commits, "INLINE", 10)
+    objects = MemoryObjects()
+    with machines(tmp_path, objects, "a", "b") as (a, b):
+        a.add(1)
+        key = next(key for key in reversed(objects.held) if "/runs/" in key)
+        good = objects.held[key]
+        objects.held[key] = (body, *good[1:])
+        with pytest.raises(StoreError, match=words):
+            b.count(JobFilter())
+        objects.held[key] = good
+        assert b.count(JobFilter()) == 1
+
+
+def test_who_looks_for_others_goes_on_whatever_happens(tmp_path: Path) -> None:
+    failed = threading.Event()
+    again = threading.Event()
+
+    def look() -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        again.set()
+        return False
+
+    poller = Poller(tmp_path, look, 0.05)
+    poller.start()
+    try:
+        assert failed.wait(20)
+        assert again.wait(20)
+    finally:
+        poller.close()

@@ -15,11 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import msgspec
 
 from headgate.clock import Clock
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, StoreUnavailable
 from headgate.stores.bucket import rows
 from headgate.stores.bucket.bodies import FRESH, Bodies
 from headgate.stores.bucket.layout import Layout
@@ -38,7 +39,9 @@ from headgate.stores.bucket.objects import Listed, Objects
 from headgate.stores.bucket.patience import create, patiently
 from headgate.stores.bucket.replica import Head, Replica
 
+T = TypeVar("T")
 log = logging.getLogger("headgate.store")
+_manifests, _parts = msgspec.json.Decoder(Manifest), msgspec.json.Decoder(Part)
 
 PIECE = 2048
 """Rows in a part of a checkpoint."""
@@ -86,7 +89,17 @@ class Keeper:
 
     def fetch(self, key: str) -> rows.Changes:
         """The rows of a run. `FileNotFoundError`: the ledger that named it is out of date."""
-        return changes_of(self._body(key))
+        return self._decoded(key, changes_of)
+
+    def _decoded(self, key: str, decode: Callable[[bytes], T]) -> T:
+        body = self._body(key)
+        try:
+            return decode(body)
+        except msgspec.MsgspecError as error:
+            raise StoreUnavailable(
+                f"the object {key}, which the ledger names, is damaged ({error}); put it back as it"
+                " was"
+            ) from error
 
     def _body(self, key: str) -> bytes:
         got = patiently(lambda: self._objects.get(key))
@@ -101,10 +114,10 @@ class Keeper:
                 yield {part.table: rows.Change(put=part.rows)}
 
     def _manifest(self, checkpoint: Checkpoint) -> Manifest:
-        return msgspec.json.decode(self._body(checkpoint.object), type=Manifest)
+        return self._decoded(checkpoint.object, _manifests.decode)
 
     def _part(self, key: str) -> Part:
-        return msgspec.json.decode(self._body(key), type=Part)
+        return self._decoded(key, _parts.decode)
 
     # --- what a commit names ------------------------------------------------------------------
 

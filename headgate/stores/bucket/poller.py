@@ -82,4 +82,7 @@ class Poller:
         except HeadgateError as error:
             log.warning("cannot look at the bucket: %s", error)
             return self._longest
+        except Exception:  # whatever it is: nobody else looks, and who listens must be woken again
+            log.exception("cannot look at the bucket")
+            return self._longest
         return min(pause * GROWTH, self._longest)

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from headgate.errors import StoreVersion
+
 Cells = list[Any]
 
 
@@ -154,7 +156,12 @@ def collect(connection: sqlite3.Connection) -> tuple[str, int]:
 def apply(connection: sqlite3.Connection, known: Mapping[str, Table], changes: Changes) -> None:
     """Have these changes here too."""
     for name, change in changes.items():
-        table = known[name]
+        table = known.get(name)
+        if table is None:
+            raise StoreVersion(
+                f"the ledger tells of a table {name!r} that this Headgate does not know: it was"
+                " written by another version; upgrade this program"
+            )
         # What is gone first: a row that moved to another key would meet itself.
         if change.gone:
             connection.executemany(table.gone_sql(), change.gone)
