@@ -23,7 +23,7 @@ from headgate.stores.bucket.sharded import ShardedStore
 from headgate.stores.bucket.shards import Joined
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import Claim, Exchange, Exchanged, LimitChange
-from tests.bucket.machines import Faulty, need
+from tests.bucket.machines import LEDGER, Faulty, need
 from tests.bucket.machines import opened as machines
 from tests.bucket.memory import MemoryObjects
 from tests.bucket.test_shards import Failing, Hand, done, opened, publish, task, url
@@ -404,6 +404,77 @@ def test_two_kinds_of_store_are_never_made_in_one_place(tmp_path: Path, lost: st
     with pytest.raises(ConfigError):
         late()
     assert len({"all/ledger.json", "all/shards.json"} & objects.held.keys()) == 1
+
+
+# --- a worker's second thread ---------------------------------------------------------------------
+
+
+class Hooked(MemoryObjects):
+    """`meanwhile` happens once, before the next write to this ledger."""
+
+    where = LEDGER
+    meanwhile: Callable[[], None] | None = None
+
+    def replace(self, key: str, body: bytes, known: str) -> str:
+        meanwhile = self.meanwhile
+        if meanwhile is not None and key.endswith(self.where):
+            self.meanwhile = None
+            meanwhile()
+        return super().replace(key, body, known)
+
+
+def test_a_round_trip_beside_one_in_doubt_does_not_forget_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other has looked for what nobody heard of before there was anything, and ends after."""
+    objects = Hooked()
+    with machines(tmp_path, objects, "a") as (a,):
+        worker = a.worker(lease=1e6)
+        (first, second) = a.add(2)
+        (running,) = a.claim(worker, 1)
+        assert running.job == first
+
+        def unheard(claimed: object) -> Any:
+            raise StoreUnavailable("no answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(a._bodies, "claimed", unheard)
+            with pytest.raises(StoreUnavailable):
+                a.claim(worker, 1)
+        late = a._unheard.pop(worker)
+        assert [one.job for one in late] == [second]
+        objects.meanwhile = lambda: a._unheard.update({worker: late})
+        assert a.finish(worker, [running]) == ()
+        assert [one.job for one in a.claim(worker, 1)] == [second]
+
+
+def test_two_round_trips_that_fail_at_once_forget_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE", 0.0)
+    objects = Failing()
+    with opened(tmp_path, "x", objects=objects) as (store,):
+        publish(store, task("a"), task("b"))
+        store.submit([NewJob("b"), NewJob("b")])
+        hand = Hand(store)
+        one, two = hand.claim(2)
+        store.submit([NewJob("a")])
+        objects.broken = True
+        shard, original = store.shards[1], store.shards[1].exchange
+
+        def beside(exchange: Exchange) -> Exchanged:
+            monkeypatch.setattr(shard, "exchange", original)
+            with pytest.raises(StoreError):  # granted a job by shard 0, refused by shard 1
+                hand.ask(1, done(one))
+            return original(exchange)
+
+        monkeypatch.setattr(shard, "exchange", beside)
+        with pytest.raises(StoreError):
+            store.exchange(Exchange(hand.id, done(two)))
+        objects.broken = False
+        got = hand.ask(1, done(one, two))
+        assert not got.stale
+        assert [one.task for one in got.claimed] == ["a"]
 
 
 # --- said -----------------------------------------------------------------------------------------

@@ -100,6 +100,19 @@ class Heard:
         self.recall = self.recall or answer.recall
         self.dead = self.dead or answer.dead
 
+    def join(self, other: Heard) -> None:
+        """What was answered to another round trip, and not told either."""
+        self.stale |= other.stale
+        self.refused.update(other.refused)
+        self.claimed += other.claimed
+        self.cancels.update(other.cancels)
+        self.finished |= other.finished
+        self.back += other.back
+        self.more = self.more or other.more
+        self.unrouted = self.unrouted or other.unrouted
+        self.recall = self.recall or other.recall
+        self.dead = self.dead or other.dead
+
     def answer(self) -> Exchanged:
         times = [seconds for seconds in self.wake_in.values() if seconds is not None]
         return Exchanged(

@@ -385,7 +385,7 @@ class ShardedStore:
         except Exception:
             # The others have answered, and the worker is told of it with its next round trip: what
             # they granted it holds, and what they were told must not be told again.
-            self._unheard[exchange.worker] = heard
+            self._keep_unheard(exchange.worker, heard)
             raise
         return heard.answer()
 
@@ -407,9 +407,16 @@ class ShardedStore:
         except Exception:
             # Whether they were given back or not, they are never told: again is once too often at
             # the most, and then refused as stale.
-            self._unheard[exchange.worker] = before
+            self._keep_unheard(exchange.worker, before)
             raise
         return before
+
+    def _keep_unheard(self, worker: str, heard: Heard) -> None:
+        while self._unheard.setdefault(worker, heard) is not heard:
+            # Of another thread's round trip for the same worker, which failed meanwhile.
+            before = self._unheard.pop(worker, None)
+            if before is not None:
+                heard.join(before)
 
     def extend(self, token: int, seconds: float) -> bool:
         return self._of_token(token).extend(token, seconds)

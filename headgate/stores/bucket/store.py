@@ -334,17 +334,19 @@ class BucketStore(EmbeddedStore):
         before = None if state is None else state.copy()
         answer: Exchanged | None = None
         tried = False
+        looked: tuple[Claimed, ...] = ()
 
         def once() -> Exchanged:
-            nonlocal answer, tried
+            nonlocal answer, tried, looked
             if tried:
                 # Tried before, and undone: so is whose turn it was.
                 self._words = None
                 if state is not None and before is not None:
                     state.restore(before)
             tried = True
-            found = self._find_unheard(exchange)
-            if not found and exchange.worker in self._unheard:
+            looked = self._unheard.get(exchange.worker, ())
+            found = self._find_unheard(exchange, looked)
+            if looked and not found:
                 # Its write may arrive yet, when we have looked and forgotten it: ours, whatever
                 # else is in it, replaces the ledger that it asks for.
                 self._do(lambda tx: leases.touch(tx, exchange.worker))
@@ -372,12 +374,17 @@ class BucketStore(EmbeddedStore):
                 known = self._unheard.get(exchange.worker, ())
                 self._unheard[exchange.worker] = (*known, *answer.claimed)
             raise
-        self._unheard.pop(exchange.worker, None)
+        # Another thread may have had no answer for the same worker since we looked.
+        known = self._unheard.pop(exchange.worker, ())
+        left = tuple(one for one in known if not any(one is other for other in looked))
+        if left:
+            self._unheard[exchange.worker] = (*self._unheard.get(exchange.worker, ()), *left)
         return done
 
-    def _find_unheard(self, exchange: Exchange) -> tuple[Claimed, ...]:
+    def _find_unheard(
+        self, exchange: Exchange, unheard: tuple[Claimed, ...]
+    ) -> tuple[Claimed, ...]:
         """What a round trip granted of which nobody could tell whether it was carried out."""
-        unheard = self._unheard.get(exchange.worker, ())
         if not unheard:
             return ()
         room = 0 if exchange.claim is None else exchange.claim.room
