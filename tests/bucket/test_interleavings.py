@@ -16,6 +16,7 @@ from headgate.errors import ConfigError, StoreError, StoreInDoubt, StoreUnavaila
 from headgate.jobs import JobFilter, NewJob, Retention
 from headgate.limits import Need, Needs
 from headgate.stores.bucket import commits, outbox, patience
+from headgate.stores.bucket.dealing import States
 from headgate.stores.bucket.ledger import NONCES
 from headgate.stores.bucket.objects import Got, Lost, Trouble
 from headgate.stores.bucket.poller import Poller
@@ -475,6 +476,20 @@ def test_two_round_trips_that_fail_at_once_forget_nothing(
         got = hand.ask(1, done(one, two))
         assert not got.stale
         assert [one.task for one in got.claimed] == ["a"]
+
+
+def test_what_ended_by_a_round_trip_that_asked_for_nothing_is_held_no_more(tmp_path: Path) -> None:
+    """Else the shard would come last for ever, for places that it has not."""
+    with opened(tmp_path, "x") as (store,):
+        publish(store, task("a"), task("b"))
+        hand = Hand(store)
+        for _ in range(3):
+            store.submit([NewJob("a"), NewJob("b")])
+            store.exchange(Exchange(hand.id, done(*hand.claim(2))))
+        store.submit([NewJob("a"), NewJob("b")])
+        assert len(hand.claim(2)) == 2
+        assert isinstance(hand.state.view, States)
+        assert [len(tokens) for tokens in hand.state.view.held] == [1, 1]
 
 
 # --- said -----------------------------------------------------------------------------------------

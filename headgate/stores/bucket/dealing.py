@@ -166,6 +166,11 @@ class Deal:
         if self._claim is not None:
             self.heard.wake_in = {k: glance.wake_in for k, glance in glances.items()}
             asked = {k for k, glance in glances.items() if glance.ask}
+        if self._states is not None:
+            for k, glance in glances.items():
+                if glance.ready:
+                    # What ended by a round trip that asked for nothing was not noted here.
+                    self._states.held[k] &= glance.running
         open_ = [k for k in asked if glances[k].ready]
         if self._states is not None and self._claim is not None and self._claim.ahead:
             self._one_by_one = True

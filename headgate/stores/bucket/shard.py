@@ -89,6 +89,8 @@ class Glance:
     wake_in: float | None = None
     others: int = 0
     """Other workers that run something of it."""
+    running: frozenset[int] = frozenset()
+    """What this worker runs of it, by token; told of those that are ready."""
     known: bool = True
     """False: it has taken this worker away, or never heard of it."""
 
@@ -141,8 +143,12 @@ class Shard(BucketStore):
                 or tx.value("SELECT 1 FROM leases WHERE ends <= ? LIMIT 1", (tx.now,)) is not None
             )
             due = seen["next_due"] is not None and seen["next_due"] <= tx.now
-            others = tx.value(OTHERS, (worker,)) if ready or due else 0
-        return Glance(ask, ready or due, wake_in, others)
+            others, running = 0, frozenset[int]()
+            if ready or due:
+                others = tx.value(OTHERS, (worker,))
+                mine = tx.rows("SELECT token FROM running WHERE worker = ?", (worker,))
+                running = frozenset(row["token"] for row in mine)
+        return Glance(ask, ready or due, wake_in, others, running)
 
     # --- jobs on their way ------------------------------------------------------------------------
 
