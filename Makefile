@@ -33,8 +33,8 @@ chromium:
 screenshots: $(VENV)/.ready chromium
 	$(BIN)/python -m tests.web.screenshots screenshots
 
-# Two at a time: most tests wait for processes more than they compute.
-TESTERS ?= 2
+# Three at a time: most tests wait for processes more than they compute.
+TESTERS ?= 3
 test: $(VENV)/.ready pgbouncer chromium
 	$(BIN)/pytest -n $(TESTERS) --dist worksteal $(ARGS)
 

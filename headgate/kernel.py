@@ -156,6 +156,15 @@ def kill_once(found: Iterable[Process]) -> bool:
     return allowed
 
 
+def _watchers_last(found: Sequence[Process]) -> list[Process]:
+    """Our own children first, so that none of them goes on and tells what became of the others;
+    then from the bottom up. Were we killed in the middle, those that watch over what is left (the
+    wardens of isolated tasks) are still there, see that we are gone, and end it."""
+    me = os.getpid()
+    own = [process for process in found if process.parent == me]
+    return own + [process for process in reversed(found) if process.parent != me]
+
+
 def kill_until_none(
     find: Callable[[], Sequence[Process]],
     on_exit: Callable[[int, int], None] | None = None,
@@ -175,7 +184,7 @@ def kill_until_none(
         found = find()
         if not found:
             return
-        if not kill_once(found) and not told:
+        if not kill_once(_watchers_last(found)) and not told:
             log.error("a process may not be killed: waiting until it ends by itself")
             told = True
         time.sleep(pause)

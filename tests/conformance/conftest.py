@@ -55,20 +55,15 @@ class HandClock(Clock):
 
 STORES: dict[str, Callable[[Path], str]] = {
     store: functools.partial(store_url, store, quick=True)
-    for store in ("bucket", "sqlite", "memory", "postgres")
+    for store in ("bucket", "sqlite", "postgres")
 }
 # The same code by another way, or on another version of the server: a part of the suite each.
 ALSO = {
+    "memory": {"test_life", "test_from_outside", "test_ahead", "test_slots", "test_turns"},
     "pgbouncer": {"test_life", "test_from_outside", "test_queues"},
     "postgres-system": {"test_slots", "test_turns"},
     "bucket-server": {"test_slots", "test_queues"},
-    "bucket-shards": {
-        "test_life",
-        "test_from_outside",
-        "test_limits",
-        "test_queues",
-        "test_aborted",
-    },
+    "bucket-shards": {"test_life", "test_from_outside", "test_queues"},
 }
 
 
@@ -213,8 +208,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "rig" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
         also = [store for store, modules in ALSO.items() if module in modules]
-        if os.environ.get("HEADGATE_PROOF") == "full" and "bucket-shards" not in also:
-            also.append("bucket-shards")
+        if os.environ.get("HEADGATE_PROOF") == "full":
+            also += [store for store in ("memory", "bucket-shards") if store not in also]
         if not has_system_postgres():
             also = [store for store in also if store != "postgres-system"]
         stores = [*sorted(STORES), *also]

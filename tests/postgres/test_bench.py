@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from bench import claim_cost, drain, horizon, limits, newcomer, pickup, short_jobs, slots
+from bench import (
+    bucket,
+    bucket_claims,
+    claim_cost,
+    drain,
+    horizon,
+    limits,
+    newcomer,
+    pickup,
+    short_jobs,
+    slots,
+)
 from bench.place import Place
 from bench.scenarios import SCENARIOS, Scenario, names
 from tests.postgres.server import Server
@@ -52,4 +63,14 @@ def test_a_pinned_horizon(place: Place, pinner: str) -> None:
 
 
 def test_every_scenario_has_a_name() -> None:
-    assert set(names("sqlite")) < set(names("postgres")) == set(SCENARIOS)
+    assert set(names("sqlite")) < set(names("postgres"))
+    assert {*names("postgres"), *names("bucket")} == set(SCENARIOS)
+
+
+def test_a_bucket(tmp_path: Path) -> None:
+    place = Place(tmp_path, None, 0.02)
+    assert bucket_claims.run(place)["largest ledger"] < 1_000_000
+    with bucket.serving(latency=0.005) as site:
+        speed, writes = bucket.drain(place, site, "nothing", 200, 1, 1)
+    assert speed > 0
+    assert 0 < writes < 1
