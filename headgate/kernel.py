@@ -156,7 +156,7 @@ def kill_once(found: Iterable[Process]) -> bool:
     return allowed
 
 
-def _watchers_last(found: Sequence[Process]) -> list[Process]:
+def watchers_last(found: Sequence[Process]) -> list[Process]:
     """Our own children first, so that none of them goes on and tells what became of the others;
     then from the bottom up. Were we killed in the middle, those that watch over what is left (the
     wardens of isolated tasks) are still there, see that we are gone, and end it."""
@@ -184,7 +184,7 @@ def kill_until_none(
         found = find()
         if not found:
             return
-        if not kill_once(_watchers_last(found)) and not told:
+        if not kill_once(found) and not told:
             log.error("a process may not be killed: waiting until it ends by itself")
             told = True
         time.sleep(pause)

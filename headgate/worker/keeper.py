@@ -450,7 +450,9 @@ class Keeper:
         """The guard is gone: nobody would clean up after us, so all ends here and now."""
         log.error("the guard is gone: stopping everything")
         me = os.getpid()
-        kernel.kill_until_none(lambda: kernel.below(me), lambda _pid, _code: None)
+        kernel.kill_until_none(
+            lambda: kernel.watchers_last(kernel.below(me)), lambda _pid, _code: None
+        )
         self._registrar.last_word("its guard was killed", _FAREWELL)
         return 1
 

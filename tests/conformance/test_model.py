@@ -260,7 +260,7 @@ def test_any_order_of_operations_keeps_the_invariants(url: str) -> None:
         machine,
         settings=settings(
             # Each step is a round trip or more where the store is a server.
-            max_examples=15 if url == "postgres" else 60,
+            max_examples=15 if url in ("bucket", "postgres") else 60,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

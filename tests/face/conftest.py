@@ -17,10 +17,13 @@ from tests.stores import store_url
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
+    # What other tests of this process keep for the whole run is not of this one.
+    before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + 5
     while True:
-        left = [t.name for t in threading.enumerate() if t.name.startswith("headgate-")]
+        new = set(threading.enumerate()) - before
+        left = [t.name for t in new if t.name.startswith("headgate-")]
         if not left or time.monotonic() > deadline:
             break
         time.sleep(0.02)

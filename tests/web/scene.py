@@ -24,7 +24,7 @@ from headgate.stores.protocol import (
     Store,
 )
 
-HOSTILE = "<script>alert('x')</script>\"'&\u202e</title></textarea>{{7*7}}"
+HOSTILE = "<script>alert('x')</script>\"'&\u202e</title></textarea>{{977*983}}"
 """Whatever anybody may put into an argument, a name or a reason."""
 
 

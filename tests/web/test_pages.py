@@ -53,7 +53,7 @@ def test_what_people_put_into_their_jobs_stays_text(visit: Visit, scene: Scene) 
         assert "<img src=x" not in page, path
         assert "<script>alert" not in page, path
         assert "q<b>" not in page, path
-        assert "49" not in re.findall(r"\{\{7\*7\}\}|\b49\b", page), path
+        assert "960391" not in page, path
     page = visit.get(f"/jobs/{scene.jobs['hostile']}").text
     assert "<script>alert('x')</script>" in text_of(page)
     assert "\u202e" not in page, "what turns text round is shown by its number"
