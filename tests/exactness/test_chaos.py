@@ -17,6 +17,7 @@ from .conftest import Fleet, wait_for
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 SECONDS = 120.0 if FULL else 15.0
+KILLS = 5
 dice = random.Random(5)
 
 
@@ -114,8 +115,11 @@ def test_chaos(fleet: Fleet) -> None:
     feeding.start()
     chaos = Chaos(fleet)
     try:
-        ends = time.monotonic() + SECONDS
-        while time.monotonic() < ends:
+        began = time.monotonic()
+        # On a busy machine fewer fit into the time: then it lasts a little longer.
+        while (past := time.monotonic() - began) < SECONDS or (
+            chaos.count < KILLS and past < 2 * SECONDS
+        ):
             time.sleep(dice.uniform(0.2, 1.0))
             chaos.harm()
     finally:
@@ -126,5 +130,5 @@ def test_chaos(fleet: Fleet) -> None:
     report = fleet.judge(scene.LIMITS)
     print(f"{chaos.count} kills\n{report.text()}")
     assert report.ok, report.text()
-    assert chaos.count >= 5
+    assert chaos.count >= KILLS
     assert report.explained, "some attempt was killed in the middle"
