@@ -131,7 +131,8 @@ class Commits:
         self._pid = os.getpid()
         self._queue: list[_Work] = []
         self._queueing = threading.Lock()
-        self._leading = threading.Lock()
+        self._leading = threading.Condition()
+        self._led = False
         self._refreshing = threading.Lock()
         self._begun = self._ended = 0
         self._foreign_at = float("-inf")
@@ -160,10 +161,7 @@ class Commits:
             work = _Work(what)
             with self._queueing:
                 self._queue.append(work)
-            with self._leading:
-                # Whoever led before has taken all that had gathered by then, this too perhaps.
-                if not work.done:
-                    self._lead()
+            self._carry_out(work)
             # Nothing was written, so nobody has told yet whether what was seen was the latest. It
             # was if it still is. Asked when others may go on.
             if not verify or work.saw is None or self._get(work.saw) is UNCHANGED:
@@ -172,6 +170,21 @@ class Commits:
         if work.error is not None:
             raise work.error
         return work.result
+
+    def _carry_out(self, work: _Work) -> None:
+        """Until it is done: by whoever leads, or by leading. Nobody whose work is done waits for
+        the next to be."""
+        with self._leading:
+            self._leading.wait_for(lambda: work.done or not self._led)
+            if work.done:
+                return
+            self._led = True
+        try:
+            self._lead()  # takes all that has gathered, this too
+        finally:
+            with self._leading:
+                self._led = False
+                self._leading.notify_all()
 
     def _lead(self) -> None:
         self._let_others()
