@@ -46,7 +46,7 @@ def test_a_page_takes_few_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for n, (name, path) in enumerate({**addresses(scene), **more}.items()):
             scene.store.pause_queue("mail", n % 2 == 0)  # so that there is something to fetch
             site.state.site.sampler.forget()
-            store._commits._looked_at = float("-inf")
+            store._commits.following.looked_at = float("-inf")
             before = sum(objects.requests().values())
             page = visit.get(path)
             took[name] = sum(objects.requests().values()) - before

@@ -8,12 +8,10 @@ nothing of it does: the copy is brought up to date, and the transaction tried ag
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 import random
-import socket
 import sqlite3
 import threading
 import time
@@ -22,28 +20,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import msgspec
-
 from headgate.clock import Clock
-from headgate.errors import ConfigError, StoreInDoubt, StoreUnavailable
+from headgate.errors import StoreInDoubt, StoreUnavailable
 from headgate.jobs import NewJob
 from headgate.stores.bucket import rows
 from headgate.stores.bucket.bodies import Bodies
+from headgate.stores.bucket.following import Following
 from headgate.stores.bucket.keeping import Keeper
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.ledger import (
-    FORMAT,
     FULL,
     INLINE,
     NONCES,
     SHOWN_SLOTS,
-    Checkpoint,
-    Run,
-    first,
+    compose,
     new_nonce,
     read,
 )
-from headgate.stores.bucket.objects import UNCHANGED, Got, Lost, Objects, Trouble
+from headgate.stores.bucket.objects import UNCHANGED, Lost, Objects, Trouble
 from headgate.stores.bucket.outbox import Part
 from headgate.stores.bucket.patience import create, patiently
 from headgate.stores.bucket.replica import Head, Replica
@@ -53,14 +47,8 @@ from headgate.stores.sqlite.database import Transaction, translate
 T = TypeVar("T")
 log = logging.getLogger("headgate.store")
 
-CROWDED = 3.0
-"""Seconds for which another machine that wrote is taken to go on writing."""
 LONGEST_PAUSE = 0.5
 """Seconds for which a machine lets others write before it does again, at most."""
-
-
-class Sharded(ConfigError):
-    """There is a store of several shards in this place."""
 
 
 class _Work:
@@ -118,11 +106,10 @@ class Commits:
         self._part = part
         self.bodies = Bodies(objects, layout, where)
         self.keeper = Keeper(objects, layout, replica, self.bodies, self._fence)
+        self.following = Following(objects, layout, replica, self.keeper, clock, ring, where, part)
+        self.refresh = self.following.refresh
         self._clock = clock
         self._ring = ring
-        # Machines that share a host, as containers may, have copies of their own.
-        place = hashlib.sha256(str(replica.folder.resolve()).encode()).hexdigest()[:8]
-        self._by = f"{socket.gethostname()}:{place}"
         self._local = threading.local()
         self._fresh()
 
@@ -133,14 +120,7 @@ class Commits:
         self._queueing = threading.Lock()
         self._leading = threading.Condition()
         self._led = False
-        self._refreshing = threading.Lock()
-        self._begun = self._ended = 0
-        self._foreign_at = float("-inf")
-        self._others = 0
-        """Machines that wrote when one was last seen to."""
         self._wrote_at = float("-inf")
-        self._looked_at = float("-inf")
-        """When the copy was known to be what the bucket held."""
         self._behind_at = float("-inf")
         """When something was carried out that the copy could not note."""
         self._together = 0
@@ -164,7 +144,7 @@ class Commits:
             self._carry_out(work)
             # Nothing was written, so nobody has told yet whether what was seen was the latest. It
             # was if it still is. Asked when others may go on.
-            if not verify or work.saw is None or self._get(work.saw) is UNCHANGED:
+            if not verify or work.saw is None or self.following.get(work.saw) is UNCHANGED:
                 break
             self.refresh()
         if work.error is not None:
@@ -210,12 +190,12 @@ class Commits:
     def _let_others(self) -> None:
         """Other machines write too. Who lost to us must read, try again and write, which takes
         several times as long as our next write: without a pause it would lose for ever."""
-        now = time.monotonic()
-        if now - self._foreign_at < CROWDED:
-            trips = (2 + 2 * self._others) * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
-            pause = self._wrote_at + min(trips * self._trip, LONGEST_PAUSE) - now
-            if pause > 0:
-                time.sleep(pause)
+        if not self.following.crowded:
+            return
+        trips = (2 + 2 * self.following.others) * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
+        pause = self._wrote_at + min(trips * self._trip, LONGEST_PAUSE) - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
 
     def _until_done(self, works: list[_Work]) -> None:
         losses = 0
@@ -232,7 +212,7 @@ class Commits:
             head = self.replica.head(connection)
             # A copy that lacks what we did ourselves would call it stale, and who asks does not
             # always ask whether that was the latest.
-            if head is None or not head.etag or self._looked_at < self._behind_at:
+            if head is None or not head.etag or self.following.looked_at < self._behind_at:
                 return False
             under_way = _Open(connection, head.at)
             self._local.open = under_way
@@ -315,7 +295,9 @@ class Commits:
             with self._as_current(tx):
                 yield tx
             return
-        if time.monotonic() - self._looked_at > max(AGE.get(), getattr(self._local, "age", 0.0)):
+        if time.monotonic() - self.following.looked_at > max(
+            AGE.get(), getattr(self._local, "age", 0.0)
+        ):
             self.refresh()
         with self.replica.db.read() as tx, self._as_current(tx):
             yield tx
@@ -336,7 +318,7 @@ class Commits:
     ) -> Head | None:
         """Replace the ledger; None: somebody else did."""
         seq, nonce, at = head.seq + 1, new_nonce(), max(self._clock.now(), head.at)
-        entry: dict[str, Any] = {"seq": seq, "nonce": nonce, "by": self._by, "at": at}
+        entry: dict[str, Any] = {"seq": seq, "nonce": nonce, "by": self.following.by, "at": at}
         if rings:
             entry["rings"] = sorted(rings)
         text = json.dumps(entry, ensure_ascii=False)[:-1]
@@ -353,7 +335,7 @@ class Commits:
         recent.append((seq, text))
         slots = _slots(connection) if '"slots":{' in changes else head.slots
         nonces = [*head.nonces[-NONCES + 1 :], nonce]
-        body = _body(head.id, seq, at, nonces, recent, runs, checkpoint, slots)
+        body = compose(head.id, seq, at, nonces, recent, runs, checkpoint, slots)
         self.replica.set_recent(connection, [(seq, text)], gathered)
         began = time.monotonic()
         etag = self._put(body.encode(), head.etag, nonce, seq)
@@ -412,108 +394,6 @@ class Commits:
 
         self.run(note)
 
-    # --- to read ------------------------------------------------------------------------------
-
-    def _get(self, known: str | None) -> Got | None:
-        return patiently(lambda: self.objects.get(self.layout.ledger, known or None))
-
-    def refresh(self) -> None:
-        """Bring the copy to what the bucket holds now, or did at some moment of this call."""
-        if self._pid != os.getpid():
-            self._fresh()
-        arrived = self._begun
-        with self._refreshing:
-            if self._ended > arrived:
-                return  # somebody began after we came, and has ended
-            self._begun += 1
-            mine = self._begun
-            began = time.monotonic()
-            self._follow()
-            self._ended = mine
-            self._looked_at = began
-
-    def _follow(self) -> None:
-        missing: tuple[str, str] | None = None
-        while True:
-            head = self.replica.head()
-            got = self._get(None if head is None else head.etag)
-            if got is UNCHANGED:
-                return
-            if got is None:
-                self._found(head)
-                continue
-            ledger = read(got.body, self.where)
-            # Read after we had a later one: somebody put an older version back.
-            back = head is not None and head.id == ledger.id and ledger.seq < head.seq
-            head = self.replica.head()
-            if head is not None and (head.id, head.etag) == (ledger.id, got.etag):
-                return  # another process of this machine wrote it, or was here first
-            try:
-                rings, since = self.replica.follow(
-                    ledger, got.etag, self.keeper.fetch, self.keeper.load, back
-                )
-            except FileNotFoundError as error:
-                if missing == (got.etag, str(error)):
-                    raise StoreUnavailable(
-                        f"{self.where}: the object {error}, which the ledger names, is missing;"
-                        " put it back"
-                    ) from error
-                missing = got.etag, str(error)
-                continue  # gathered meanwhile: the ledger names other objects by now
-            if any(e.by != self._by for e in ledger.recent if e.seq > since):
-                self._foreign_at = time.monotonic()
-                lately = [e.by for e in ledger.recent if e.at > ledger.at - CROWDED]
-                self._others = len({*lately} - {self._by})
-            for bell in rings:
-                self._ring(bell)
-            return
-
-    def look(self) -> bool:
-        """Has another machine written since the last look?"""
-        before = self.replica.head()
-        self.refresh()
-        after = self.replica.head()
-        return before is None or after is None or before.seq != after.seq
-
-    def _found(self, head: Head | None) -> None:
-        """Make the ledger of a new store; whoever is first."""
-        if head is not None:
-            raise StoreUnavailable(
-                f"{self.where}: the ledger {self.layout.ledger} was deleted while it was in use;"
-                f" put it back, or stop the workers and delete {self.replica.folder} (and the like"
-                " on other machines) to begin with an empty store"
-            )
-        if self._part is None:
-            self._refuse_shards()
-        with self.replica.turn(recorded=False) as connection:
-            if self._part is not None:
-                connection.execute(
-                    "UPDATE counters SET value = ? WHERE name = 'token'", (self._part.first_token,)
-                )
-            table = self.replica.tables["counters"]
-            counters = [text for piece in rows.dump(connection, table, 100) for text in piece]
-        changes = f'{{"counters":{{"put":[{",".join(counters)}]}}}}'
-        body = msgspec.json.encode(first(self._clock.now(), self._by, changes))
-        try:
-            patiently(lambda: self.objects.create(self.layout.ledger, body))
-        except Lost:
-            got = patiently(lambda: self.objects.get(self.layout.ledger))
-            if got is None or got.body != body:
-                return
-            # To ourselves: an answer was lost.
-        if self._part is None:
-            try:
-                self._refuse_shards()
-            except Sharded:
-                # Who made them looked for a ledger before it was there: it is empty, and ours.
-                self.objects.delete(self.layout.ledger)
-                raise
-
-    def _refuse_shards(self) -> None:
-        """A new store looks whether there is one of several shards in its place."""
-        if patiently(lambda: self.objects.get(self.layout.shards)) is not None:
-            raise Sharded(f"{self.where} consists of several shards")
-
 
 def _slots(connection: sqlite3.Connection) -> str:
     """Who holds what, for people who look at the ledger."""
@@ -531,27 +411,3 @@ def _slots(connection: sqlite3.Connection) -> str:
             told["ends"] = row["ends"]
         shown.setdefault(row["grp"], []).append(told)
     return json.dumps(shown, ensure_ascii=False)
-
-
-def _body(
-    id: str,
-    seq: int,
-    at: float,
-    nonces: list[str],
-    recent: list[tuple[int, str]],
-    runs: list[Run],
-    checkpoint: Checkpoint | None,
-    slots: str,
-) -> str:
-    def text(value: object) -> str:
-        return msgspec.json.encode(value).decode()
-
-    parts = [f'"format": {FORMAT}, "id": "{id}", "seq": {seq}, "at": {at!r}']
-    if checkpoint is not None:
-        parts.append(f'"checkpoint": {text(checkpoint)}')
-    parts.append(f'"runs": {text(runs)}')
-    parts.append(f'"slots": {slots}')
-    parts.append(f'"nonces": {text(nonces)}')
-    entries = ",\n  ".join(entry for _, entry in recent)
-    parts.append(f'"recent": [\n  {entries}\n ]')
-    return "{" + ",\n ".join(parts) + "}\n"

@@ -145,3 +145,29 @@ def refused(version: int, where: str) -> StoreVersion:
 
 def _strange(where: str, error: object) -> StoreVersion:
     return StoreVersion(f"the object at {where} is not a ledger of Headgate's: {error}")
+
+
+def compose(
+    id: str,
+    seq: int,
+    at: float,
+    nonces: list[str],
+    recent: list[tuple[int, str]],
+    runs: list[Run],
+    checkpoint: Checkpoint | None,
+    slots: str,
+) -> str:
+    """The text of a ledger, an entry a line, for people who look at it too."""
+
+    def text(value: object) -> str:
+        return msgspec.json.encode(value).decode()
+
+    parts = [f'"format": {FORMAT}, "id": "{id}", "seq": {seq}, "at": {at!r}']
+    if checkpoint is not None:
+        parts.append(f'"checkpoint": {text(checkpoint)}')
+    parts.append(f'"runs": {text(runs)}')
+    parts.append(f'"slots": {slots}')
+    parts.append(f'"nonces": {text(nonces)}')
+    entries = ",\n  ".join(entry for _, entry in recent)
+    parts.append(f'"recent": [\n  {entries}\n ]')
+    return "{" + ",\n ".join(parts) + "}\n"

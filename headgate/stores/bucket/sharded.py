@@ -32,8 +32,8 @@ from headgate.jobs import (
 from headgate.limits import check_group, split_group
 from headgate.schedules.template import task_of
 from headgate.stores.bucket import merged, probe
-from headgate.stores.bucket.commits import Sharded
 from headgate.stores.bucket.dealing import Deal, Heard, beyond
+from headgate.stores.bucket.following import Sharded
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.objects import Objects
 from headgate.stores.bucket.outbox import LEFT, Part

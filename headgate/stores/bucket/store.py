@@ -107,7 +107,7 @@ class BucketStore(EmbeddedStore):
         self._meter = Meter(self._objects)
         self._poll = address.poll
         super().__init__(leases.Leases(self._commits.current))
-        self._poller = Poller(folder, self._commits.look, address.poll)
+        self._poller = Poller(folder, self._commits.following.look, address.poll)
         self._unheard: dict[str, tuple[Claimed, ...]] = {}
         self._commits.refresh()
 
