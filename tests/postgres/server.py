@@ -203,8 +203,22 @@ def reachable(bin: Path, folder: Path, user: pwd.struct_passwd | None) -> Path:
     able = subprocess.run(test, user=user.pw_uid, group=user.pw_gid, extra_groups=[])
     if able.returncode == 0:
         return bin
-    shutil.copytree(bin.parent, folder / "install", symlinks=True)
-    return folder / "install" / "bin"
+    # As deep as it lies there, with the libraries of the wheel beside it, where its programs look
+    # for them.
+    install, package = bin.parent, bin.parent.parent
+    base = folder / "install"
+    shutil.copytree(install, base / package.name / install.name, True, copy_function=_link)
+    for libraries in package.parent.glob(f"{package.name}*.libs"):
+        shutil.copytree(libraries, base / libraries.name, True, copy_function=_link)
+    return base / package.name / install.name / bin.name
+
+
+def _link(source: str, target: str, *, follow_symlinks: bool = True) -> None:
+    """The same file by another name, where that can be; it is not small."""
+    try:
+        os.link(source, target, follow_symlinks=follow_symlinks)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=follow_symlinks)
 
 
 def free_port() -> int:
