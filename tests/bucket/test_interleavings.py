@@ -301,11 +301,11 @@ def test_a_copy_that_is_old_brings_nothing_a_second_time(
         publish(store, task("a"), task("b"))
         hand = Hand(store)
         with monkeypatch.context() as patched:
-            patched.setattr(store, "_move", lambda: None)
+            patched.setattr(store.delivery, "begin", lambda: None)
             id = _followed(store, hand)
         for shard in old.shards:
             shard._commits.refresh()
-        assert store.deliver() == 1
+        assert store.delivery.deliver() == 1
         _age_notes(store)
         (claimed,) = hand.claim()
         assert claimed.job == id
@@ -314,7 +314,7 @@ def test_a_copy_that_is_old_brings_nothing_a_second_time(
         second = _followed(store, hand)  # moved too: and what came long ago is noted no more
         assert store.job(second) is not None
         assert any(shard.outgoing() for shard in old.shards), "as far as it knows"
-        old.deliver()
+        old.delivery.deliver()
         assert [one.job for one in hand.claim()] == [second]
 
 
@@ -327,7 +327,7 @@ def test_what_is_brought_again_is_noted_again(
         publish(store, task("a"), task("b"))
         hand = Hand(store)
         with monkeypatch.context() as patched:
-            patched.setattr(store, "_move", lambda: None)
+            patched.setattr(store.delivery, "begin", lambda: None)
             id = _followed(store, hand)
         here, there = store.shards
         jobs = here.outbox()[1]
@@ -340,7 +340,7 @@ def test_what_is_brought_again_is_noted_again(
         for shard in other.shards:
             shard._commits.refresh()
         seen, left = other.shards[0].outbox()[1], other.shards[0].outgoing_ids()
-        assert store.deliver() == 1
+        assert store.delivery.deliver() == 1
         second = _followed(store, hand)
         assert store.job(second) is not None
         other.shards[1].take_in(0, seen, left, Clock().boot())
@@ -354,13 +354,13 @@ def test_who_stood_still_over_bringing_a_job_looks_again(
         publish(store, task("a"), task("b"))
         hand = Hand(store)
         with monkeypatch.context() as patched:
-            patched.setattr(store, "_move", lambda: None)
+            patched.setattr(store.delivery, "begin", lambda: None)
             id = _followed(store, hand)
         here, there = store.shards
         long_ago = Clock().boot() - outbox.KEPT
         assert not there.take_in(0, here.outbox()[1], here.outgoing_ids(), long_ago)
         assert not there.has_now(id)
-        assert store.deliver() == 1
+        assert store.delivery.deliver() == 1
         assert there.has_now(id)
 
 

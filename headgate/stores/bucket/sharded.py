@@ -8,40 +8,34 @@ all. What is asked of the one store is asked of the shard that it concerns, or o
 from __future__ import annotations
 
 import logging
-import os
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
 from headgate.clock import Clock
 from headgate.errors import ConfigError, HeadgateError, WrongConnection
 from headgate.jobs import (
-    AttemptRecord,
-    JobFilter,
     JobRecord,
     NewJob,
     Retention,
     Routing,
-    State,
     Submitted,
-    Unrouted,
 )
-from headgate.limits import check_group, split_group
+from headgate.limits import check_group
 from headgate.schedules.template import task_of
 from headgate.stores.bucket import merged, probe
 from headgate.stores.bucket.dealing import Deal, Heard, beyond
+from headgate.stores.bucket.delivery import Delivery
 from headgate.stores.bucket.following import Sharded
 from headgate.stores.bucket.layout import Layout
+from headgate.stores.bucket.looks import ShardedLooks
 from headgate.stores.bucket.objects import Objects
 from headgate.stores.bucket.outbox import LEFT, Part
 from headgate.stores.bucket.replica import folder_of
 from headgate.stores.bucket.s3 import S3
-from headgate.stores.bucket.shard import LAST, Shard
+from headgate.stores.bucket.shard import Shard
 from headgate.stores.bucket.shards import (
-    OWN_GROUPS,
     TOKENS,
     Directory,
     Joined,
@@ -51,41 +45,25 @@ from headgate.stores.bucket.shards import (
     shard_of,
 )
 from headgate.stores.bucket.store import BucketStore
+from headgate.stores.bucket.together import Together, caught
 from headgate.stores.bucket.url import of_shard, parse
 from headgate.stores.protocol import (
     Bell,
-    Costs,
-    Due,
-    Ended,
-    EndRecord,
-    EventRecord,
     Exchange,
     Exchanged,
-    GroupPage,
-    JobPage,
-    LanePage,
-    LaneWalk,
     LimitChange,
-    LimitLoad,
     LimitRecord,
     NewWorker,
     Output,
-    OutputRecord,
     Publication,
-    QueueRecord,
     Registration,
-    ScheduleRecord,
     Schedules,
     SlotRecord,
     SlotRequest,
     Sweep,
-    TaskSpec,
     Ticking,
     TickRecord,
     Trouble,
-    Why,
-    Words,
-    WorkerRecord,
 )
 from headgate.stores.protocol import Store as StoreProtocol
 from headgate.stores.relational.routing import conflict
@@ -95,8 +73,6 @@ from headgate.stores.sqlite.bell import Bells
 
 T = TypeVar("T")
 log = logging.getLogger("headgate.store")
-
-EVENTS_LOOK = 5000
 
 
 def open_bucket(
@@ -114,7 +90,7 @@ def open_bucket(
         return ShardedStore(url, clock=clock, objects=objects)
 
 
-class ShardedStore:
+class ShardedStore(ShardedLooks):
     """A prefix of a bucket with several shards, shared by any number of machines."""
 
     capabilities = BucketStore.capabilities
@@ -130,7 +106,7 @@ class ShardedStore:
         self.directory = Directory(self._objects, layout, self.url)
         self.directory.open(address.shards)
         self._bells = Bells(folder)
-        self._fresh()
+        self._unheard: dict[str, Heard] = {}
 
         def shard(number: int) -> Shard:
             part = Part(number, number << TOKENS, self._bells, self.home)
@@ -139,96 +115,24 @@ class ShardedStore:
         count = self.directory.homes.shards
         with ThreadPoolExecutor(count) as pool:
             self.shards = list(pool.map(shard, range(count)))
+        self._together = Together(count)
+        self.delivery = Delivery(self.shards, self._together, self.url)
         self.directory.in_use = lambda home, group: self.shards[home].in_use(group)
 
-    def _fresh(self) -> None:
-        """As it is in a new process; threads of a parent do not exist in a fork."""
-        self._pid = os.getpid()
-        self._guard = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
-        self._moving: Future[None] | None = None
-        self._to_move = False
-        self._unheard: dict[str, Heard] = {}
-
     def close(self) -> None:
-        self._moved()
-        if self._threads is not None and self._pid == os.getpid():
-            self._threads.shutdown()
+        self.delivery.wait()
+        self._together.close()
         for shard in self.shards:
             shard.close()
         self._objects.close()
-
-    def now(self) -> float:
-        return self.shards[0].now()
-
-    # --- many at once -----------------------------------------------------------------------------
-
-    def _pool(self) -> ThreadPoolExecutor:
-        if self._pid != os.getpid():
-            self._fresh()
-        with self._guard:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(8 * len(self.shards), "headgate-shards")
-            return self._threads
-
-    def _try(self, works: Mapping[int, Callable[[], T]]) -> dict[int, T | Exception]:
-        """Each in a thread of its own, but for the last: what it answered, or how it failed."""
-        if not works:
-            return {}
-        *others, last = works.items()
-        pool = self._pool() if others else None
-        begun: dict[int, Future[T | Exception]] = {}
-        if pool is not None:
-            # Each in a copy of this thread's context: `glancing` is meant for all of them.
-            for k, work in others:
-                begun[k] = pool.submit(copy_context().run, _caught, work)
-        found = {last[0]: _caught(last[1])}
-        return {k: begun[k].result() if k in begun else found[k] for k in works}
-
-    def _do(self, works: Mapping[int, Callable[[], T]]) -> dict[int, T]:
-        """The same; raises what the first of them raised, when all have ended."""
-        found: dict[int, T] = {}
-        failed: Exception | None = None
-        for k, answer in self._try(works).items():
-            if isinstance(answer, Exception):
-                failed = failed or answer
-            else:
-                found[k] = answer
-        if failed is not None:
-            raise failed
-        return found
-
-    def _each(self, work: Callable[[Shard], T]) -> list[T]:
-        """Of every shard, in their order."""
-        self._moved()
-        works = {shard.number: lambda shard=shard: work(shard) for shard in self.shards}
-        return list(self._do(works).values())
 
     # --- where things are -------------------------------------------------------------------------
 
     def home(self, job: NewJob) -> int:
         return self.directory.settle([of_job(job)])[0]
 
-    def _of_token(self, token: int) -> Shard:
-        # A number that no shard gives is unknown to any of them.
-        return self.shards[min(max(0, shard_of(token)), len(self.shards) - 1)]
-
-    def _of_group(self, group: str) -> Shard:
-        """To look at it: what has no home yet is nowhere, and any shard says so."""
-        self.directory.home("limit", split_group(group)[0])
-        return self.shards[self._limit_home(group)]
-
     def _by_hand(self, group: str) -> Shard:
         return self.shards[self.directory.by_hand(group)]
-
-    def _of_job(self, id: str) -> Shard:
-        """The shard that has this job; of one that nobody has, any of them says so."""
-        self._moved()
-        for shard in self.shards:
-            if shard.has(id):
-                return shard
-        has = self._each(lambda shard: shard.has_now(id))
-        return self.shards[has.index(True) if True in has else 0]
 
     def _of_schedule(self, name: str) -> Shard:
         home = self.directory.home("schedule", name)
@@ -236,40 +140,12 @@ class ShardedStore:
             raise not_found(name)
         return self.shards[home]
 
-    def _limit_home(self, group: str) -> int:
-        # Without a home of its own it may be one that a submission named for itself.
-        homes = self.directory.homes.limits
-        return homes.get(split_group(group)[0], homes.get(OWN_GROUPS, 0))
-
     # --- declare ----------------------------------------------------------------------------------
 
     def publish(self, publication: Publication) -> None:
         """All shards know all tasks and values; only what is counted is in one of them."""
         self.directory.settle(of_publication(publication))
         self._each(lambda shard: shard.publish(publication))
-
-    def task(self, name: str) -> TaskSpec | None:
-        return self.shards[self.directory.home("task", name) or 0].task(name)
-
-    def tasks(self) -> list[TaskSpec]:
-        self.directory.refresh()
-        homes = self.directory.homes.tasks
-        told = self._each(lambda shard: shard.tasks())
-        return merged.by_home(told, lambda spec: spec.name, lambda name: homes.get(name, 0))
-
-    def values(self, groups: Iterable[str]) -> dict[str, LimitRecord]:
-        wanted = list(groups)
-        by_shard: dict[int, list[str]] = {}
-        known = self.directory.homes.limits
-        if not all(split_group(group)[0] in known for group in wanted):
-            self.directory.refresh()
-        for group in wanted:
-            by_shard.setdefault(self._limit_home(group), []).append(group)
-        found: dict[str, LimitRecord] = {}
-        works = {k: lambda k=k: self.shards[k].values(by_shard[k]) for k in by_shard}
-        for records in self._do(works).values():
-            found |= records
-        return {group: found[group] for group in wanted}
 
     # --- submit -----------------------------------------------------------------------------------
 
@@ -286,7 +162,7 @@ class ShardedStore:
             k: lambda k=k: self.shards[k].submit([jobs[i] for i in by_shard[k]]) for k in by_shard
         }
         results: dict[int, Submitted] = {}
-        for k, answers in self._do(works).items():
+        for k, answers in self._together.do(works).items():
             results.update(zip(by_shard[k], answers, strict=True))
         return [results[i] for i in range(len(jobs))]
 
@@ -309,17 +185,13 @@ class ShardedStore:
     async def asubmit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         return self.submit_with(conn, jobs)
 
-    def unrouted(self, tasks: frozenset[str], limit: int = 100) -> list[Unrouted]:
-        told = self._each(lambda shard: shard.unrouted(tasks, limit))
-        return [one for ones in told for one in ones][:limit]
-
     def route(self, routings: Sequence[Routing]) -> int:
         by_shard: dict[int, list[Routing]] = {}
         for routing in routings:
             shard = self._of_job(routing.job)
             by_shard.setdefault(shard.number, []).append(self._fitting(routing, shard.number))
         works = {k: lambda k=k: self.shards[k].route(by_shard[k]) for k in by_shard}
-        return sum(self._do(works).values())
+        return sum(self._together.do(works).values())
 
     def _fitting(self, routing: Routing, home: int) -> Routing:
         """A job that turns out to need what lives elsewhere can never run where it is."""
@@ -345,18 +217,18 @@ class ShardedStore:
 
     def register(self, worker: NewWorker) -> Registration:
         works = {s.number: lambda s=s: s.register(worker) for s in self.shards}
-        answers = self._try(works)
+        answers = self._together.attempt(works)
         failed = next((a for a in answers.values() if isinstance(a, Exception)), None)
         if failed is not None:
             for k, answer in answers.items():
                 if not isinstance(answer, Exception):
-                    _caught(lambda k=k: self.shards[k].unregister(worker.id))
+                    caught(lambda k=k: self.shards[k].unregister(worker.id))
             raise failed
         return Registration(worker.id)
 
     def renew(self, worker: str) -> bool:
         works = {s.number: lambda s=s: s.renew(worker) for s in self.shards}
-        return all(self._do(works).values())
+        return all(self._together.do(works).values())
 
     def mark(self, worker: str, state: str) -> None:
         self._each(lambda shard: shard.mark(worker, state))
@@ -364,12 +236,12 @@ class ShardedStore:
     def unregister(self, worker: str) -> None:
         self._unheard.pop(worker, None)
         self._each(lambda shard: shard.unregister(worker))
-        self._move_some(*self.shards)
+        self.delivery.begin_from(*self.shards)
 
     def declare_dead(self, worker: str, reason: str, started: frozenset[int] | None = None) -> None:
         self._unheard.pop(worker, None)
         self._each(lambda shard: shard.declare_dead(worker, reason, started))
-        self._move_some(*self.shards)
+        self.delivery.begin_from(*self.shards)
 
     def exchange(self, exchange: Exchange) -> Exchanged:
         # Homes are given before the round trip: within it somebody waits for us.
@@ -379,9 +251,9 @@ class ShardedStore:
         heard = self._take_up(exchange)
         deal = Deal(self.shards, exchange, heard)
         try:
-            deal.run(self._try)
+            deal.run(self._together.attempt)
             if follow or any(shard.outgoing(LEFT) for shard in self.shards):
-                self._move()
+                self.delivery.begin()
         except Exception:
             # The others have answered, and the worker is told of it with its next round trip: what
             # they granted it holds, and what they were told must not be told again.
@@ -438,11 +310,11 @@ class ShardedStore:
         for output in told:
             by_shard.setdefault(self._of_token(output.token).number, []).append(output)
         works = {k: lambda k=k: self.shards[k].put_output(by_shard[k]) for k in by_shard}
-        return frozenset[int]().union(*self._do(works).values())
+        return frozenset[int]().union(*self._together.do(works).values())
 
     def sweep(self) -> Sweep:
         swept = merged.sweeps(self._each(lambda shard: shard.sweep()))
-        self.deliver()
+        self.delivery.deliver()
         return swept
 
     def prune(self, retention: Retention, limit: int = 1000) -> int:
@@ -450,59 +322,6 @@ class ShardedStore:
 
     def compact(self) -> None:
         """Nothing to do, as in each of them."""
-
-    # --- jobs on their way ------------------------------------------------------------------------
-
-    def deliver(self) -> int:
-        """Move what waits in the outboxes to where it lives; how many jobs."""
-        count = 0
-        for shard in self.shards:
-            if not shard.outgoing():
-                continue
-            # As it is now: what an old copy shows may have come elsewhere so long ago that this is
-            # noted there no more.
-            seen_at = Clock().boot()
-            for home, jobs in shard.outbox().items():
-                # There first, then gone from here: who dies in between has lost nothing, and who
-                # does it again finds it noted there that the job has come.
-                left = shard.outgoing_ids()
-                if self.shards[home].take_in(shard.number, jobs, left, seen_at):
-                    shard.arrived(jobs)
-                    count += len(jobs)
-        return count
-
-    def _move(self) -> None:
-        """Deliver beside what this process does else; one thread at a time."""
-        pool = self._pool()
-        with self._guard:
-            # Who is about to end must see this first, or it would be left lying.
-            self._to_move = True
-            if self._moving is None:
-                self._moving = pool.submit(self._deliver_all)
-
-    def _deliver_all(self) -> None:
-        while True:
-            with self._guard:
-                if not self._to_move:
-                    self._moving = None
-                    return
-                self._to_move = False
-            try:
-                while self.deliver():
-                    continue
-            except Exception as error:  # whoever sweeps next tries again
-                log.warning("%s: jobs for another shard wait: %s", self.url, error)
-
-    def _move_some(self, *shards: Shard) -> None:
-        """Something ended there without its code: who is to be told may live elsewhere."""
-        if any(shard.outgoing() for shard in shards):
-            self._move()
-
-    def _moved(self) -> None:
-        """Whoever looks sees what this process did before, also what is on its way."""
-        moving = self._moving if self._pid == os.getpid() else None
-        if moving is not None:
-            moving.result()
 
     # --- slots by hand ----------------------------------------------------------------------------
 
@@ -536,71 +355,8 @@ class ShardedStore:
             )
         return [found[i] for i in range(len(changes))]
 
-    def words(self) -> list[Words]:
-        told = self._each(lambda shard: shard.words())
-        return sorted((one for ones in told for one in ones), key=lambda one: one.group)
-
-    def limits(self) -> list[LimitRecord]:
-        self.directory.refresh()
-        told = self._each(lambda shard: shard.limits())
-        return merged.by_home(told, lambda one: one.group, self._limit_home)
-
-    def group(self, group: str) -> tuple[LimitRecord, list[SlotRecord]]:
-        return self._of_group(check_group(group)).group(group)
-
-    def groups(self) -> list[str]:
-        return sorted({group for groups in self._each(lambda s: s.groups()) for group in groups})
-
-    def queues(self) -> list[QueueRecord]:
-        return merged.queues(self._each(lambda shard: shard.queues()))
-
     def pause_queue(self, queue: str, paused: bool, by: str = "", reason: str = "") -> None:
         self._each(lambda shard: shard.pause_queue(queue, paused, by, reason))
-
-    def workers(self) -> list[WorkerRecord]:
-        return merged.workers(self._each(lambda shard: shard.workers()))
-
-    def events(
-        self, kind: str | None = None, limit: int = 100, subject: str | None = None
-    ) -> list[EventRecord]:
-        return self._events(kind or "", subject or "", None, limit, LAST)
-
-    def past_events(
-        self, kind: str = "", subject: str = "", before: int | None = None, limit: int = 100
-    ) -> list[EventRecord]:
-        return self._events(kind, subject, before, limit, EVENTS_LOOK)
-
-    def _events(
-        self, kind: str, subject: str, before: int | None, limit: int, look: int
-    ) -> list[EventRecord]:
-        told = self._each(lambda shard: shard.told(kind, subject, before, limit, look))
-        every = [event for events in told for event in events]
-        return sorted(every, key=lambda event: event.seq, reverse=True)[:limit]
-
-    # --- watch ------------------------------------------------------------------------------------
-
-    def loads(self) -> list[LimitLoad]:
-        self.directory.refresh()
-        told = self._each(lambda shard: shard.loads())
-        return merged.by_home(told, lambda one: one.limit.group, self._limit_home)
-
-    def lanes(self, walk: LaneWalk) -> LanePage:
-        return merged.lanes(self._each(lambda shard: shard.lanes(walk)), walk.lanes)
-
-    def held_groups(self, start: str, after: str | None = None, limit: int = 100) -> GroupPage:
-        told = self._each(lambda shard: shard.held_groups(start, after, limit))
-        return merged.held_groups(told, limit)
-
-    def ended(self, edges: Sequence[float], bound: int = 1000) -> list[Ended]:
-        return merged.ended(self._each(lambda shard: shard.ended(edges, bound)))
-
-    def ends(self, since: float = 0.0, limit: int = 1000) -> list[EndRecord]:
-        told = self._each(lambda shard: shard.ends(since, limit))
-        every = [end for ends in told for end in ends]
-        return sorted(every, key=lambda end: end.at, reverse=True)[:limit]
-
-    def browse(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
-        return merged.Browse(self.shards, filter, limit, after).page(self._each)
 
     # --- schedules --------------------------------------------------------------------------------
 
@@ -618,9 +374,6 @@ class ShardedStore:
             mine = [s for s, k in zip(schedules.schedules, homes, strict=True) if k == shard.number]
             shard.declare_schedules(replace(schedules, schedules=tuple(mine)))
 
-    def due_schedules(self, limit: int = 100, without: frozenset[str] = frozenset()) -> Due:
-        return merged.due(self._each(lambda shard: shard.due_schedules(limit, without)), limit)
-
     def tick(self, tickings: Sequence[Ticking]) -> list[TickRecord]:
         by_shard: dict[int, list[Ticking]] = {}
         for one in tickings:
@@ -628,74 +381,22 @@ class ShardedStore:
             if home is not None:
                 by_shard.setdefault(home, []).append(one)
         works = {k: lambda k=k: self.shards[k].tick(by_shard[k]) for k in by_shard}
-        found = [record for records in self._do(works).values() for record in records]
+        found = [record for records in self._together.do(works).values() for record in records]
         order = {one.schedule: i for i, one in enumerate(tickings)}
         return sorted(found, key=lambda record: order[record.schedule])
 
     def run_now(self, name: str, job: NewJob, by: str = "") -> TickRecord:
         return self._of_schedule(name).run_now(name, job, by)
 
-    def schedules(self) -> list[ScheduleRecord]:
-        told = self._each(lambda shard: shard.schedules())
-        return sorted((one for ones in told for one in ones), key=lambda one: one.spec.name)
-
-    def schedule(self, name: str) -> ScheduleRecord | None:
-        home = self.directory.home("schedule", name)
-        return None if home is None else self.shards[home].schedule(name)
-
-    def ticks(self, name: str, limit: int = 20) -> list[TickRecord]:
-        home = self.directory.home("schedule", name)
-        return [] if home is None else self.shards[home].ticks(name, limit)
-
     def pause_schedule(self, name: str, paused: bool, by: str = "", reason: str = "") -> None:
         self._of_schedule(name).pause_schedule(name, paused, by, reason)
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    def job(self, id: str) -> JobRecord | None:
-        return self._of_job(id).job(id)
-
-    def attempts(self, id: str) -> list[AttemptRecord]:
-        return self._of_job(id).attempts(id)
-
-    def output(
-        self, id: str, after: tuple[int, int] = (0, -1), limit: int = 100
-    ) -> list[OutputRecord]:
-        return self._of_job(id).output(id, after, limit)
-
-    def last_output(
-        self, id: str, before: tuple[int, int] | None = None, limit: int = 100
-    ) -> list[OutputRecord]:
-        return self._of_job(id).last_output(id, before, limit)
-
-    def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
-        if after is None:
-            return merged.newest(self._each(lambda shard: shard.find(filter, limit)), limit)
-        home = self._of_job(after)
-        moment = home.created_at(after)
-        if moment is None:
-            return []
-
-        def rest(shard: Shard) -> list[JobRecord]:
-            if shard is home:
-                return shard.find(filter, limit, after)
-            # Of one moment the first shard's come first, so the later ones' are all to come.
-            place = shard.since(moment, included=shard.number < home.number)
-            return shard.find(filter, limit, place)
-
-        return merged.newest(self._each(rest), limit)
-
-    def latest(self, task: str, state: State, look: int = 10_000) -> JobRecord | None:
-        home = self.directory.home("task", task)
-        return None if home is None else self.shards[home].latest(task, state, look)
-
-    def count(self, filter: JobFilter, limit: int = 10_000) -> int:
-        return min(limit, sum(self._each(lambda shard: shard.count(filter, limit))))
-
     def cancel(self, id: str, by: str = "", reason: str = "") -> JobRecord:
         shard = self._of_job(id)
         cancelled = shard.cancel(id, by, reason)
-        self._move_some(shard)
+        self.delivery.begin_from(shard)
         return cancelled
 
     def retry(self, id: str, by: str = "") -> JobRecord:
@@ -706,37 +407,10 @@ class ShardedStore:
     ) -> JobRecord:
         return self._of_job(id).relocate(id, queue=queue, priority=priority, by=by)
 
-    def why(self, id: str) -> Why:
-        return self._of_job(id).why(id)
-
-    def remaining(
-        self,
-        tasks: frozenset[str],
-        queues: tuple[str, ...] | None,
-        closed: frozenset[str] = frozenset(),
-    ) -> int:
-        return sum(self._each(lambda shard: shard.remaining(tasks, queues, closed)))
-
     def doctor(self, repair: bool = False) -> list[Trouble]:
         if repair:
-            self.deliver()
+            self.delivery.deliver()
         return merged.troubles(self._each(lambda shard: shard.doctor(repair)))
-
-    def oddities(self, older: float = 60.0) -> list[Trouble]:
-        found = merged.troubles(self._each(lambda shard: shard.oddities(older)))
-        for shard in self.shards:
-            if shard.outgoing(older):
-                found.append(
-                    Trouble(
-                        "outbox",
-                        f"shard {shard.number} has jobs for other shards that nobody has moved for"
-                        f" {older:g} seconds: no worker sweeps",
-                    )
-                )
-        return found
-
-    def costs(self) -> Costs:
-        return merged.costs(self._each(lambda shard: shard.costs()))
 
     # --- wake-ups ---------------------------------------------------------------------------------
 
@@ -747,10 +421,3 @@ class ShardedStore:
 
     def ring(self, what: str) -> None:
         self._bells.ring(what)
-
-
-def _caught(work: Callable[[], T]) -> T | Exception:
-    try:
-        return work()
-    except Exception as error:
-        return error
