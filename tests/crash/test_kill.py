@@ -132,6 +132,38 @@ def test_guard(site: Site, kind: str) -> None:
     assert other.stop() == 0
 
 
+KILLS = range(1, 7) if os.environ.get("HEADGATE_PROOF") == "full" else [3]
+"""After which of its kills the keeper dies. Its worker is the first of six processes; ended from
+the top down, the two wardens would be the next."""
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_keeper_amid_its_killing(site: Site, kills: int) -> None:
+    """The guard is gone, the keeper ends what is left, and is killed after some of it: what it
+    has not ended yet is ended by the wardens, which it would have ended last."""
+    job = sample.nest.submit()
+    tree = site.start_module("tests.crash.dying", str(kills))
+    site.wait_for("nested")
+    other = site.start("--name", "other")
+    site.ready(2)
+    keeper = look(tree.keeper())
+    warden = look(site.events("process", role="warden")[0]["who"])
+    assert keeper is not None
+    assert warden is not None
+    outer = look(warden.parent)
+    assert outer is not None
+    # Frozen, they cannot be quicker than the keeper: it alone says who ends in which order.
+    site.freeze([warden.pid, outer.pid])
+    killed_at = time.monotonic()
+    tree.signal(signal.SIGKILL)
+    tree.wait()
+    wait_until(lambda: look(keeper.pid) is None, 5, "the keeper is killed in the middle")
+    kill(warden, signal.SIGCONT)
+    kill(outer, signal.SIGCONT)
+    check_granted_after_death(site, job.id, killed_at, within=4)
+    assert other.stop() == 0
+
+
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 def test_guard_keeper_and_worker_at_once(site: Site, stopped: bool) -> None:
     """Nobody is left to clean up but the warden, which holds the lock until it has."""

@@ -66,7 +66,7 @@ class Tree:
         return found
 
     def keeper(self) -> int:
-        modules = ("headgate.worker.keeper", "tests.crash.leased")
+        modules = ("headgate.worker.keeper", "tests.crash.leased", "tests.crash.dying")
         return wait_until(
             lambda: [pid for module in modules for pid in self._below(self.guard.pid, module)]
         )[0]
