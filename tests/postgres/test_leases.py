@@ -117,26 +117,19 @@ def test_a_round_trip_under_way_is_life(rig: Rig, rival: Rival) -> None:
     assert take(rig.store) is not None
 
 
+@pytest.mark.parametrize("taken", [True, False], ids=["taken", "not after all"])
 def test_a_renewal_waits_for_who_takes_the_lease_and_is_told(
-    rig: Rig, rival: Rival, watch: Rival
+    rig: Rig, rival: Rival, watch: Rival, taken: bool
 ) -> None:
     worker, _ = busy(rig)
     rival.run("UPDATE headgate.leases SET dead = true WHERE worker = %s", worker)
     renewal = Waiter(lambda: rig.store.renew(worker))
     until_blocked(watch)
-    rival.commit()
-    assert renewal.result() is False
-
-
-def test_a_renewal_goes_on_when_the_lease_was_not_taken_after_all(
-    rig: Rig, rival: Rival, watch: Rival
-) -> None:
-    worker, _ = busy(rig)
-    rival.run("UPDATE headgate.leases SET dead = true WHERE worker = %s", worker)
-    renewal = Waiter(lambda: rig.store.renew(worker))
-    until_blocked(watch)
-    rival.rollback()
-    assert renewal.result() is True
+    if taken:
+        rival.commit()
+    else:
+        rival.rollback()
+    assert renewal.result() is not taken
 
 
 def test_no_producer_holds_up_a_renewal(rig: Rig, rival: Rival) -> None:

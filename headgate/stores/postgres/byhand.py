@@ -43,17 +43,7 @@ def take(database: Database, group: str, request: SlotRequest, words: Words) -> 
         raise Undecided  # who has waited for too long reserves what becomes free next
     if outcome == "full":
         return None
-    return SlotRecord(
-        group=group,
-        slot=slot,
-        token=token,
-        holder=request.holder,
-        worker=request.worker,
-        units=request.units,
-        since=at,
-        expires_at=at + request.lease,
-        job=False,
-    )
+    return request.granted(group, slot, token, at)
 
 
 def drop(database: Database, group: str, slot: int, token: int) -> bool:

@@ -23,6 +23,20 @@ class SlotRequest:
     """Seconds for which this holder has been asking: after some, what becomes free is kept
     for it, or it would wait for as long as jobs do."""
 
+    def granted(self, group: str, slot: int, token: int, at: float) -> SlotRecord:
+        """The slot that was given for it."""
+        return SlotRecord(
+            group=group,
+            slot=slot,
+            token=token,
+            holder=self.holder,
+            worker=self.worker,
+            units=self.units,
+            since=at,
+            expires_at=at + self.lease,
+            job=False,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:

@@ -46,17 +46,7 @@ def take(
         holder=request.holder, worker_name=request.worker, units=request.units,
         ends=tx.boot + request.lease, boot=tx.boot_id,
     )  # fmt: skip
-    return SlotRecord(
-        group=group,
-        slot=slot,
-        token=token,
-        holder=request.holder,
-        worker=request.worker,
-        units=request.units,
-        since=tx.now,
-        expires_at=tx.now + request.lease,
-        job=False,
-    )
+    return request.granted(group, slot, token, tx.now)
 
 
 def _hold(

@@ -8,7 +8,7 @@ from headgate.claim import Room
 from headgate.limits import Band, Needs, needs_of
 from headgate.stores.protocol import LimitRecord, QueueRecord
 from headgate.stores.relational import cataloguing, orphans
-from headgate.stores.relational.lines import list_lines
+from headgate.stores.relational.lines import list_lanes, list_lines
 from headgate.stores.relational.routing import unrouted_tasks
 from headgate.stores.relational.transaction import Transaction
 from headgate.stores.relational.values import Values, limit_records
@@ -66,9 +66,8 @@ def remaining(
         for priority, bands in priorities.items():
             for band in bands:
                 if mine(Band.parse(band).task, queue):
-                    where = {"queue": queue, "priority": priority, "band": band}
-                    lanes = tx.rows(tx.sql.look.band_lanes, where)
-                    count += sum(not shut_off(room, needs_of(band, r["lane"])) for r in lanes)
+                    lanes = list_lanes(tx, queue, priority, band)
+                    count += sum(not shut_off(room, needs_of(band, lane)) for _, lane in lanes)
     return count
 
 

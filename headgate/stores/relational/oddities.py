@@ -12,7 +12,7 @@ from headgate.claim import Block, Room
 from headgate.limits import Band, needs_of
 from headgate.stores.protocol import Trouble, WorkerRecord
 from headgate.stores.relational import orphans
-from headgate.stores.relational.lines import list_lines
+from headgate.stores.relational.lines import list_lanes, list_lines
 from headgate.stores.relational.transaction import Transaction
 from headgate.stores.relational.values import Values
 
@@ -69,12 +69,11 @@ def _waiting(tx: Transaction, workers: Sequence[WorkerRecord], older: float) -> 
                 free = [worker for worker in serving if worker.running < worker.concurrency]
                 if serving and not free:
                     continue  # all are busy: waiting is what is to be done
-                where = {"queue": queue, "priority": priority, "band": text}
-                for lane in tx.rows(tx.sql.look.band_lanes, where):
+                for turn, lane in list_lanes(tx, queue, priority, text):
                     looks -= 1
                     if looks < 0 or shown >= SHOWN:
                         return
-                    key = LaneKey(queue, priority, text, lane["turn"], lane["lane"])
+                    key = LaneKey(queue, priority, text, turn, lane)
                     trouble = _lane(tx, room, key, free, older)
                     if trouble is not None:
                         shown += 1

@@ -20,7 +20,7 @@ from headgate.limits import Needs
 from headgate.stores.protocol import LimitRecord, SlotRecord, Why, WorkerRecord
 from headgate.stores.relational import rating
 from headgate.stores.relational.inspecting import job_row, to_record
-from headgate.stores.relational.lines import list_lines
+from headgate.stores.relational.lines import list_lanes, list_lines
 from headgate.stores.relational.oddities import serving_workers
 from headgate.stores.relational.transaction import Row, Transaction
 from headgate.stores.relational.values import Values, limit_record, slot_records
@@ -196,8 +196,7 @@ def _turns(tx: Transaction, job: JobRecord) -> int:
     bands = list_lines(tx).get(job.queue, {}).get(job.priority, [])
     found: set[str] = set()
     for band in bands[:BOUND]:
-        where = {"queue": job.queue, "priority": job.priority, "band": band}
-        found |= {row["turn"] for row in tx.rows(tx.sql.look.band_lanes, where)}
+        found |= {turn for turn, _ in list_lanes(tx, job.queue, job.priority, band)}
         if len(found) >= BOUND:
             break
     return min(len(found), BOUND)

@@ -27,7 +27,7 @@ from headgate.stores.protocol import (
 )
 from headgate.stores.relational import inspecting, orphans
 from headgate.stores.relational.cataloguing import keyed_limits
-from headgate.stores.relational.lines import list_lines
+from headgate.stores.relational.lines import KEY_END, list_lines
 from headgate.stores.relational.transaction import Row, Transaction
 from headgate.stores.relational.values import Values, limit_records
 
@@ -45,8 +45,6 @@ LOOK = 5000
 
 EVENTS = 20_000
 """So many events."""
-
-KEY_END = "\U0010ffff"
 
 
 def loads(tx: Transaction) -> list[LimitLoad]:

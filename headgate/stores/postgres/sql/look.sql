@@ -47,21 +47,6 @@ FROM headgate.scheduled s
 CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = s.job LIMIT 1) j
 WHERE s.run_at <= :now LIMIT 1000
 
--- name: band_lanes
-WITH RECURSIVE l AS (
-    (SELECT r.turn, r.lane, 1 AS n FROM headgate.ready r
-     WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band
-     ORDER BY r.turn, r.lane LIMIT 1)
-    UNION ALL
-    SELECT x.turn, x.lane, l.n + 1 FROM l CROSS JOIN LATERAL (
-        SELECT r.turn, r.lane FROM headgate.ready r
-        WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band
-          AND (r.turn, r.lane) > (l.turn, l.lane)
-        ORDER BY r.turn, r.lane LIMIT 1
-    ) x WHERE l.n < 1000
-)
-SELECT turn, lane FROM l
-
 -- name: reserver
 SELECT j.id::text FROM headgate.reservations r JOIN headgate.jobs j ON j.n = r.job
 WHERE r.grp = :grp

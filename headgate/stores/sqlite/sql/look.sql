@@ -27,34 +27,6 @@ FROM scheduled s JOIN jobs j ON j.n = s.job WHERE s.attempt > 0 LIMIT 1000
 SELECT j.task, j.queue, j.band, j.lane
 FROM scheduled s JOIN jobs j ON j.n = s.job WHERE s.run_at <= :now LIMIT 1000
 
--- Hop from lane to lane, however many jobs stand in each.
--- name: band_lanes
-WITH RECURSIVE l (turn, lane, place) AS (
-    SELECT * FROM (
-        SELECT turn, lane, place FROM ready
-        WHERE queue = :queue AND priority = :priority AND band = :band
-        ORDER BY turn, lane, place LIMIT 1)
-    UNION ALL
-    SELECT r.turn, r.lane, r.place FROM l CROSS JOIN ready r
-    WHERE r.queue = :queue AND r.priority = :priority AND r.band = :band
-      AND (r.turn, r.lane, r.place) = (
-        SELECT y.turn, y.lane, y.place FROM (
-            SELECT * FROM (
-                SELECT x.turn, x.lane, x.place FROM ready x
-                WHERE x.queue = :queue AND x.priority = :priority AND x.band = :band
-                  AND x.turn = l.turn AND x.lane > l.lane
-                ORDER BY x.lane, x.place LIMIT 1)
-            UNION ALL
-            SELECT * FROM (
-                SELECT x.turn, x.lane, x.place FROM ready x
-                WHERE x.queue = :queue AND x.priority = :priority AND x.band = :band
-                  AND x.turn > l.turn
-                ORDER BY x.turn, x.lane, x.place LIMIT 1)
-        ) AS y ORDER BY y.turn, y.lane LIMIT 1)
-    LIMIT 1000
-)
-SELECT turn, lane FROM l
-
 -- name: reserver
 SELECT j.id FROM reservations r JOIN jobs j ON j.n = r.job WHERE r.grp = :grp
 
