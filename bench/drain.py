@@ -24,11 +24,11 @@ PGQUEUER_BATCH = int(os.environ.get("HEADGATE_BENCH_PGQUEUER_BATCH", "300"))
 1,000 this was its fastest in both of two rounds."""
 
 
-def own(place: Place, task: str, jobs: int, processes: int) -> float:
+def own(place: Place, task: str, jobs: int, processes: int, loop: str = "asyncio") -> float:
     with place.store("drain") as url:
         total = fill(url, [(app.tasks[task].call().new_job(), jobs)])
         options = ("--concurrency", str(CONCURRENCY), "--processes", str(processes))
-        with workers(place.folder, url, *options, held=True) as fleet:
+        with workers(place.folder, url, *options, "--loop", loop, held=True) as fleet:
             fleet.go()
             return fleet.drained((PLAIN, LIMITED), total)
 
@@ -65,6 +65,8 @@ def run(place: Place) -> dict[str, float]:
     cases: dict[str, Callable[[], float]] = {
         "headgate, 1 process": partial(own, place, "nothing", jobs, 1),
         "headgate, 2 processes": partial(own, place, "nothing", jobs, 2),
+        "headgate, 1 process, uvloop": partial(own, place, "nothing", jobs, 1, "uvloop"),
+        "headgate, 2 processes, uvloop": partial(own, place, "nothing", jobs, 2, "uvloop"),
         "headgate, limit 10, 1 process": partial(own, place, "limited", max(100, jobs // 4), 1),
     }
     if place.server is not None and place.peers:
@@ -92,6 +94,8 @@ def run(place: Place) -> dict[str, float]:
         ],
     )
     if "pgqueuer, 1 process" in medians:
-        times = base / medians["pgqueuer, 1 process"]
-        print(f"headgate is {times:.2f} times as fast as pgqueuer, each with 1 process")
+        peer = medians["pgqueuer, 1 process"]
+        both = medians["headgate, 1 process, uvloop"] / peer
+        print(f"headgate is {both:.2f} times as fast as pgqueuer, each with 1 process on uvloop")
+        print(f"headgate on asyncio's own loop is {base / peer:.2f} times as fast as it")
     return {name: median / base for name, median in medians.items()}

@@ -19,10 +19,11 @@ TENANTS = 10
 IDEAL = LIMIT / SECONDS
 
 
-def measure(place: Place, kinds: list[tuple[NewJob, int]]) -> list[Span]:
+def measure(place: Place, kinds: list[tuple[NewJob, int]], loop: str) -> list[Span]:
     with place.store("short") as url:
         total = fill(url, kinds)
-        with workers(place.folder, url, "--concurrency", "50", count=2, held=True) as fleet:
+        options = ("--concurrency", "50", "--loop", loop)
+        with workers(place.folder, url, *options, count=2, held=True) as fleet:
             fleet.go()
             fleet.wait(lambda: fleet.traces.count(0) >= total, "all jobs have run", 0.05)
             return fleet.traces.spans()
@@ -38,12 +39,14 @@ def run(place: Place) -> dict[str, float]:
     found: dict[str, float] = {}
     rows: list[list[str]] = []
     told: list[str] = []
-    for name, kinds in (
-        ("one lane", lane),
-        ("one lane, in threads", threads),
-        (f"{TENANTS} tenants", tenants),
+    for name, kinds, loop in (
+        ("one lane", lane, "asyncio"),
+        ("one lane, uvloop", lane, "uvloop"),
+        ("one lane, in threads", threads, "asyncio"),
+        (f"{TENANTS} tenants", tenants, "asyncio"),
+        (f"{TENANTS} tenants, uvloop", tenants, "uvloop"),
     ):
-        spans = measure(place, kinds)
+        spans = measure(place, kinds, loop)
         # While everybody still has jobs waiting, and all workers are there.
         steady = spans[len(spans) // 10 : len(spans) * 8 // 10]
         reached = len(steady) / (steady[-1].began - steady[0].began)

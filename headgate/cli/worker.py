@@ -15,7 +15,7 @@ from headgate.cli.telling import telling
 from headgate.worker.options import DEFAULT_GRACE
 
 if TYPE_CHECKING:
-    from headgate.worker.options import OnLeaseLost
+    from headgate.worker.options import EventLoop, OnLeaseLost
 
 
 @click.command(cls=Verb)
@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     help="Whether jobs stop before a lease ends that cannot be renewed, or run on.",
 )  # fmt: skip
 @click.option(
+    "--loop", type=click.Choice(["asyncio", "uvloop"]), default="asyncio", show_default=True,
+    help="The event loop of each process; uvloop is faster, and comes with headgate[uvloop].",
+)  # fmt: skip
+@click.option(
     "--no-scheduler",
     is_flag=True,
     help="Leave schedules to other workers: submit nothing by the clock.",
@@ -69,6 +73,7 @@ def worker(
     max_jobs_per_process: int | None,
     stall_timeout: float | None,
     on_lease_lost: OnLeaseLost,
+    loop: EventLoop,
     no_scheduler: bool,
     **told: Any,
 ) -> None:
@@ -101,6 +106,7 @@ def worker(
         max_jobs_per_process=max_jobs_per_process,
         stall_timeout=stall_timeout,
         on_lease_lost=on_lease_lost,
+        loop=loop,
         scheduler=not no_scheduler,
         url=None if frame.url is None else settled(frame.url),
         **told,

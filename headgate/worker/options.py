@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
 from headgate.errors import ConfigError
@@ -11,6 +12,9 @@ from headgate.worker.logs import LogFormat
 DEFAULT_CONCURRENCY = 10
 DEFAULT_SHUTDOWN_TIMEOUT = 30.0
 DEFAULT_GRACE = 5.0
+
+EventLoop = Literal["asyncio", "uvloop"]
+"""In which event loop a worker process runs."""
 
 OnLeaseLost = Literal["stop", "continue"]
 """What becomes of running jobs when the lease of their worker cannot be renewed."""
@@ -42,6 +46,8 @@ class WorkerOptions:
     """Seconds between SIGTERM and SIGKILL for an isolated task that must stop."""
     on_lease_lost: OnLeaseLost = "stop"
     """`continue`: jobs run on, though their slots may be given to others by then."""
+    loop: EventLoop = "asyncio"
+    """`uvloop`: faster, where it is installed."""
     scheduler: bool = True
     """False: it does not submit what is scheduled; others do."""
     url: str | None = None
@@ -65,6 +71,7 @@ class WorkerOptions:
         if self.stall_timeout is not None:
             _seconds("--stall-timeout", self.stall_timeout)
         stop_or_continue("--on-lease-lost", self.on_lease_lost)
+        _check_loop(self.loop)
         if self.metrics is not None:
             _check_metrics(self.metrics)
         if self.queues is not None:
@@ -96,6 +103,13 @@ def _check_metrics(where: str) -> None:
         package = (error.name or "").partition(".")[0]
         raise ConfigError(f"--metrics needs {package}: install headgate[metrics]") from None
     address(where)
+
+
+def _check_loop(loop: object) -> None:
+    if loop not in get_args(EventLoop):
+        raise ConfigError(f"--loop must be 'asyncio' or 'uvloop', got {loop!r}")
+    if loop == "uvloop" and find_spec("uvloop") is None:
+        raise ConfigError("--loop uvloop needs uvloop: install headgate[uvloop]")
 
 
 def at_least_one(flag: str, value: object) -> None:

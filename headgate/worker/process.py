@@ -28,7 +28,7 @@ from headgate.worker.board import Board
 from headgate.worker.channel import Channel
 from headgate.worker.logs import JSON_LOGS, set_up_logging
 from headgate.worker.loop import End, Plan, WorkLoop
-from headgate.worker.options import DEFAULT_CONCURRENCY, WorkerOptions
+from headgate.worker.options import DEFAULT_CONCURRENCY, EventLoop, WorkerOptions
 from headgate.worker.pulse import Pulse
 from headgate.worker.queues import Queues
 from headgate.worker.target import Target, find_target
@@ -188,7 +188,7 @@ class Process:
 
     def _turn(self, main: Coroutine[Any, Any, End]) -> End:
         """Run the loop to the end of `main`, whatever a job's own tasks throw through it."""
-        loop = asyncio.new_event_loop()
+        loop = _new_loop(self._options.loop)
         asyncio.set_event_loop(loop)
         task = loop.create_task(main)
         while True:
@@ -198,6 +198,14 @@ class Process:
                 if task.done():
                     raise
                 log.exception("a job's background task raised %s: ignored", type(error).__name__)
+
+
+def _new_loop(kind: EventLoop) -> asyncio.AbstractEventLoop:
+    if kind == "uvloop":
+        import uvloop
+
+        return uvloop.new_event_loop()
+    return asyncio.new_event_loop()
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -164,6 +164,19 @@ def whoami() -> int:
 
 
 @app.task
+async def loop_module(*, exits: bool = False) -> str:
+    """Where the loop it runs in comes from; `exits`: a task of its own throws through it."""
+
+    async def exit_() -> None:
+        raise SystemExit(3)
+
+    if exits:
+        asyncio.get_running_loop().create_task(exit_())
+        await asyncio.sleep(0.05)
+    return type(asyncio.get_running_loop()).__module__
+
+
+@app.task
 def worker_pid() -> int:
     return os.getpid()
 

@@ -174,6 +174,7 @@ def test_a_worker_that_dies_at_once_is_not_restarted_in_a_frenzy(site: Site) -> 
         {"shutdown_timeout": float("nan")},
         {"stall_timeout": "x"},
         {"on_lease_lost": "go on"},
+        {"loop": "trio"},
         {"queues": ()},
         {"queues": ("a", " ")},
     ],
@@ -181,3 +182,23 @@ def test_a_worker_that_dies_at_once_is_not_restarted_in_a_frenzy(site: Site) -> 
 def test_options_that_cannot_be_used(options: dict) -> None:
     with pytest.raises(ConfigError, match="--"):
         WorkerOptions("m:a", **options).checked()
+
+
+def test_uvloop_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.worker.options.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"install headgate\[uvloop\]"):
+        WorkerOptions("m:a", loop="uvloop").checked()
+
+
+@pytest.mark.parametrize(
+    ("loop", "module"), [("asyncio", "asyncio.unix_events"), ("uvloop", "uvloop")]
+)
+def test_the_event_loop_that_was_chosen(site: Site, loop: str, module: str) -> None:
+    """It runs every kind of task, and survives what a job throws through it."""
+    tree = site.start("--loop", loop)
+    site.ready()
+    jobs = [sample.add.submit(1), sample.add_sync.submit(1), sample.add_isolated.submit(1)]
+    assert sample.loop_module.submit(exits=True).result(timeout=30) == module
+    assert [job.result(timeout=30) for job in jobs] == [2, 2, 2]
+    assert sample.loop_module.submit().result(timeout=30) == module
+    assert tree.stop() == 0
