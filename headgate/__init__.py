@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headgate.app import App
     from headgate.backoff import Backoff
+    from headgate.calls import Call
     from headgate.caps import Cap
     from headgate.context import Context, current
     from headgate.errors import (
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from headgate.rates import Rate
     from headgate.schedules.schedule import Schedule
     from headgate.slots import ConcurrencyStatus, Slot, SlotInfo
-    from headgate.tasks import Call, Task
+    from headgate.tasks import Task
     from headgate.worker.embedded import Worker
 
 __version__ = "0.1.0"
@@ -116,6 +117,7 @@ __all__ = [
 _HOMES = {
     "app": ("App",),
     "backoff": ("Backoff",),
+    "calls": ("Call",),
     "caps": ("Cap",),
     "context": ("Context", "current"),
     "errors": (
@@ -158,7 +160,7 @@ _HOMES = {
     "rates": ("Rate",),
     "schedules.schedule": ("Schedule",),
     "slots": ("ConcurrencyStatus", "Slot", "SlotInfo"),
-    "tasks": ("Call", "Task"),
+    "tasks": ("Task",),
     "worker.embedded": ("Worker",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

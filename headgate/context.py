@@ -18,9 +18,10 @@ from headgate.schedules.template import tick_of
 from headgate.threads import in_thread
 
 if TYPE_CHECKING:
+    from headgate.calls import Call
     from headgate.handle import JobHandle
     from headgate.jobclass import Job, JobOptions
-    from headgate.tasks import Call, Task
+    from headgate.tasks import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -229,9 +230,10 @@ class Context:
         The handle names the job to be: it is there once this attempt has succeeded. A cap that
         refuses it fails the attempt with `ConcurrencyLimitReached`; one that blocks is an error.
         """
+        from headgate.calls import Call
         from headgate.caps import check_waits
         from headgate.jobclass import Job
-        from headgate.tasks import Call, Task
+        from headgate.tasks import Task
 
         if isinstance(what, Call):
             if args or kwargs:

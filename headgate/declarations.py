@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 from headgate.backoff import RetryDelay
 from headgate.caps import Cap, Policy
 from headgate.limits import Key, Limit, OneOf
-from headgate.tasks import Isolate
+from headgate.taskoptions import Isolate
 
 if TYPE_CHECKING:
     from headgate.schedules.schedule import Missed, Schedule

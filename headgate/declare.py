@@ -17,6 +17,7 @@ from typing import (
     overload,
 )
 
+from headgate.calls import Call
 from headgate.commands.command import (
     DEFAULT_GRACE,
     DEFAULT_MAX_OUTPUT,
@@ -41,7 +42,8 @@ from headgate.limitbook import LimitBook
 from headgate.limits import Key, Limit, stored_key
 from headgate.makers import Anything, PayloadTaskMaker, TaskMaker
 from headgate.rates import Rate
-from headgate.tasks import AsyncTask, Call, SyncTask, Task, TaskOptions, make_task
+from headgate.taskoptions import TaskOptions
+from headgate.tasks import AsyncTask, SyncTask, Task, make_task
 
 if TYPE_CHECKING:
     from headgate.app import App

@@ -21,10 +21,11 @@ from headgate.limits import Key, Limit, OneOf
 from headgate.options import Options
 
 if TYPE_CHECKING:
+    from headgate.calls import Call
     from headgate.handle import JobHandle
     from headgate.jobtask import JobTask
     from headgate.schedules.schedule import Schedule
-    from headgate.tasks import Call, Isolate
+    from headgate.taskoptions import Isolate
 
 R_co = TypeVar("R_co", covariant=True)
 

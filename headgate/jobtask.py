@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from headgate.arguments import Arguments, is_context
+from headgate.calls import Call
 from headgate.caps import Cap, Policy, check_policy, describe_cap, no_rule_twice
 from headgate.errors import DeclarationError
 from headgate.jobclass import Aborted, Job, JobOptions
@@ -21,7 +22,8 @@ from headgate.limits import Key, Limit, check_name, check_value
 from headgate.options import Options
 from headgate.stores.protocol import LimitUse, TaskSpec
 from headgate.submit import Stamp, Use, stamp
-from headgate.tasks import Call, Task, TaskOptions
+from headgate.taskoptions import TaskOptions
+from headgate.tasks import Task
 
 if TYPE_CHECKING:
     from headgate.app import App

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 
+from headgate.calls import Call
 from headgate.errors import DeclarationError
 from headgate.jobs import NewJob, Submitted
 from headgate.stores.protocol import Store
-from headgate.tasks import Call
 
 CHUNK_JOBS = 200
 CHUNK_BYTES = 4 * 1024 * 1024

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from headgate.byname import ByName
+from headgate.calls import Call
 from headgate.declare import Declaring
 from headgate.errors import DeclarationError
 from headgate.fitting import await_room, check_no_waits, wait_for_room, waits
@@ -15,7 +16,6 @@ from headgate.jobs import NewJob, Submitted
 from headgate.options import Options, check_options
 from headgate.stores.protocol import Store
 from headgate.storing import astore_all, common_connection, store_all
-from headgate.tasks import Call
 from headgate.threads import in_thread
 from headgate.waiting import Watch
 

@@ -6,24 +6,20 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from headgate.arguments import Arguments
-from headgate.backoff import RetryDelay, check_retry_delay, delay_before_retry
+from headgate.backoff import check_retry_delay, delay_before_retry
+from headgate.calls import Call
 from headgate.caps import Cap, check_caps, describe_cap, no_rule_twice, unique
 from headgate.codec import encode
 from headgate.context import Context, maybe_current
 from headgate.errors import DeclarationError, HeadgateError
 from headgate.jobs import (
-    DEFAULT_MAX_LOST,
-    DEFAULT_QUEUE,
     Claimed,
     Finish,
     NewJob,
     Routing,
-    Submitted,
     Unrouted,
 )
 from headgate.limits import Key, Limit, OneOf, check_name
@@ -42,6 +38,16 @@ from headgate.options import (
 )
 from headgate.stores.protocol import TaskSpec
 from headgate.submit import Shape, Stamp, Use, describe, knew_caps, new_job, stamp
+from headgate.taskoptions import (
+    Isolate,
+    TaskOptions,
+    callee,
+    check_aliases,
+    check_isolate,
+    check_limits,
+    members,
+    name_of,
+)
 
 if TYPE_CHECKING:
     from headgate.app import App
@@ -51,30 +57,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-Isolate = Literal["process"] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOptions:
-    """All that `@app.task(...)` accepts beside the name, checked."""
-
-    limits: Sequence[Limit | OneOf | str] = ()
-    max_concurrent: int | None = None
-    retries: int = 0
-    retry_delay: RetryDelay | None = None
-    max_lost: int = DEFAULT_MAX_LOST
-    timeout: float | timedelta | None = None
-    expires: float | timedelta | None = None
-    queue: str = DEFAULT_QUEUE
-    priority: int = 0
-    isolate: Isolate = None
-    fair_by: Key = None
-    aliases: Sequence[str] = ()
-    payload: bool = False
-    caps: Sequence[Cap] = ()
-    unique_for: float | timedelta | None = None
-    unique_key: Key = None
 
 
 class Task(Generic[P, R]):
@@ -105,17 +87,17 @@ class Task(Generic[P, R]):
         functools.update_wrapper(self, fn)
         self.app = app
         self.fn = fn
-        self.name = check_name(name if name is not None else _name_of(fn), "task")
-        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(_callee(fn)))
+        self.name = check_name(name if name is not None else name_of(fn), "task")
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(callee(fn)))
         self.payload = options.payload
-        self.aliases = _check_aliases(self.name, options.aliases)
+        self.aliases = check_aliases(self.name, options.aliases)
         self.queue = check_queue(options.queue)
         self.priority = check_priority(options.priority)
         self.retries = check_retries(options.retries)
         self.max_lost = check_max_lost(options.max_lost)
         self.timeout = check_timeout(options.timeout)
         self.expires = check_expires(options.expires)
-        self.isolate: Isolate = _check_isolate(self.name, fn, options.isolate)
+        self.isolate: Isolate = check_isolate(self.name, fn, options.isolate)
         self.fair_by = options.fair_by
         self._retry_delay = check_retry_delay(options.retry_delay, self.name)
         self._using: Options = {}
@@ -357,31 +339,12 @@ class Task(Generic[P, R]):
         return Use(limit.name, limit.key, limit.width)
 
     def _declare_limits(self, options: TaskOptions) -> tuple[Limit | OneOf | str, ...]:
-        # Also from untyped code: one limit instead of a list would be read letter by letter.
-        if isinstance(options.limits, str | Limit | OneOf):
-            raise DeclarationError(f"task {self.name!r}: limits must be a list of limits")
-        entries: list[Limit | OneOf | str] = list(options.limits)
-        if options.max_concurrent is not None:
-            entries.insert(0, Limit(self.name, options.max_concurrent))
-        names: list[str] = []
-        for entry in entries:
-            members = entry.members if isinstance(entry, OneOf) else (entry,)
-            for member in members:
-                if isinstance(member, Limit):
-                    self.app.declare(member)
-                    self._check_key(member.key, f"limit {member.name!r}")
-                    names.append(member.name)
-                elif isinstance(member, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                    names.append(check_name(member, "limit"))
-                else:
-                    raise DeclarationError(
-                        f"task {self.name!r}: a limit is a Limit, a OneOf or a name, got {member!r}"
-                    )
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise DeclarationError(
-                f"task {self.name!r} names limit {twice!r} twice: name it once, with units(n)"
-            )
-        return tuple(entries)
+        entries = check_limits(self.name, options)
+        for member in (member for entry in entries for member in members(entry)):
+            if isinstance(member, Limit):
+                self.app.declare(member)
+                self._check_key(member.key, f"limit {member.name!r}")
+        return entries
 
     def _check_key(self, key: Key, what: str) -> None:
         if isinstance(key, str) and not self._arguments.accepts(key):
@@ -405,51 +368,12 @@ class AsyncTask(Task[P, R]):
         return super().__call__(*args, **kwargs)
 
 
-class Call(Generic[R_co]):
-    """A task with its arguments, not submitted yet. Made by `task.call(...)`."""
-
-    __slots__ = ("bound", "task")
-
-    def __init__(self, task: Task[..., R_co], bound: dict[str, Any]) -> None:
-        self.task = task
-        self.bound = bound
-
-    def __repr__(self) -> str:
-        return f"<Call of {self.task.name!r}>"
-
-    def submit(self) -> JobHandle[R_co]:
-        """Submit this call alone."""
-        return self.task.app.submit_call(self)
-
-    def new_job(self, parent: str | None = None) -> NewJob:
-        """The job this call becomes: stamped, with a new id."""
-        return self.task.new_job(self.bound, parent)
-
-    def handle(self, done: Submitted) -> JobHandle[R_co]:
-        from headgate.handle import JobHandle
-
-        return JobHandle(self.task.app, done.id, self.task.decode_result, done)
-
-
 def make_task(
     app: App, fn: Callable[..., Any], name: str | None, options: TaskOptions
 ) -> Task[..., Any]:
     """A `SyncTask` or an `AsyncTask`, by the function."""
-    is_async = inspect.iscoroutinefunction(inspect.unwrap(_callee(fn)))
+    is_async = inspect.iscoroutinefunction(inspect.unwrap(callee(fn)))
     return (AsyncTask if is_async else SyncTask)(app, fn, name, options)
-
-
-def _callee(fn: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
-
-
-def _name_of(fn: Callable[..., Any]) -> str:
-    name = getattr(fn, "__name__", "")
-    if not name or name == "<lambda>":
-        raise DeclarationError(f'{fn!r} has no name of its own: use app.task("name")(…)')
-    return name
 
 
 def _too_late(name: str) -> str:
@@ -457,26 +381,3 @@ def _too_late(name: str) -> str:
         f"task {name!r} has caps, and whoever submitted this job by name did not know them: a"
         " worker has to have published the task before. Submit it again now"
     )
-
-
-def _check_aliases(name: str, aliases: object) -> tuple[str, ...]:
-    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
-        raise DeclarationError(f"task {name!r}: aliases must be a list of names, got {aliases!r}")
-    checked = tuple(check_name(alias, "task") for alias in cast("Sequence[object]", aliases))
-    if name in checked or len(set(checked)) != len(checked):
-        raise DeclarationError(f"task {name!r}: an alias stands twice or is the name itself")
-    return checked
-
-
-def _check_isolate(name: str, fn: Callable[..., Any], isolate: object) -> Isolate:
-    if isolate is None:
-        return None
-    if isolate != "process":
-        raise DeclarationError(f"task {name!r}: isolate is None or 'process', got {isolate!r}")
-    qualname = getattr(fn, "__qualname__", "<object>")
-    if "<" in qualname:
-        raise DeclarationError(
-            f"task {name!r}: isolate='process' needs a function that another process can"
-            f" import, but {qualname!r} is local or has no name: define it at module level"
-        )
-    return "process"

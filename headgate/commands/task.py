@@ -10,7 +10,8 @@ from headgate.commands.command import Command, check_environment, check_text
 from headgate.commands.launch import launch
 from headgate.context import Context
 from headgate.errors import DeclarationError, InvalidArguments
-from headgate.tasks import Task, TaskOptions
+from headgate.taskoptions import TaskOptions
+from headgate.tasks import Task
 
 if TYPE_CHECKING:
     from headgate.app import App

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from headgate.calls import Call
 from headgate.errors import DeclarationError, HeadgateError, InvalidSchedule
 from headgate.limits import check_name
 from headgate.schedules import template
 from headgate.schedules.schedule import Schedule
 from headgate.stores.protocol import ScheduleSpec
-from headgate.tasks import Call, Task
+from headgate.tasks import Task
 
 if TYPE_CHECKING:
     from headgate.app import App

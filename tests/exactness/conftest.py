@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from headgate.app import App
+from headgate.calls import Call
 from headgate.checker import SLACK, Change, Job, Kill, Report, check
 from headgate.execlog import now
 from headgate.jobs import JobFilter, State
 from headgate.stores.protocol import LimitChange, Store
 from headgate.stores.protocol.claims import AHEAD
-from headgate.tasks import Call
 from tests.stores import on_both, store_url
 
 from . import scene

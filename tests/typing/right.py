@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from headgate import Aborted, App, Cap, Context, Job, JobHandle, Limit, OneOf, Refusal
+from headgate.calls import Call
 from headgate.stores.protocol import LimitRecord
-from headgate.tasks import Call
 
 app = App("sqlite:///:memory:")
 api = app.limit("payments-api", 10)
