@@ -36,7 +36,7 @@ def _endpoint(operation: Operation) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
             body = None if operation.body is None else await _body(request, operation.body)
-            run = operation.run if operation.method == "post" else _glance(operation)
+            run = _change(operation) if operation.method == "post" else _glance(operation)
             found = await in_thread(run, request, body)
         except HeadgateError as error:
             status, _ = status_of(error)
@@ -50,6 +50,16 @@ def _glance(operation: Operation) -> Callable[[Request, Any], msgspec.Struct]:
     def run(request: Request, body: Any) -> msgspec.Struct:
         with glancing(FRESH):
             return operation.run(request, body)
+
+    return run
+
+
+def _change(operation: Operation) -> Callable[[Request, Any], msgspec.Struct]:
+    def run(request: Request, body: Any) -> msgspec.Struct:
+        try:
+            return operation.run(request, body)
+        finally:
+            site_of(request).forget()
 
     return run
 

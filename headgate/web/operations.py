@@ -113,7 +113,6 @@ def _change(request: Request, body: models.ChangeLimit) -> models.Limit:
         if body.action == "weight" and weight is None:
             raise DeclarationError("value: a weight is a whole number from 1")
         after = desk.weight(group, weight, reason=reason, lasts=lasts, by=who)
-    site.sampler.forget()
     return _as(models.Limit, data.limit(after))
 
 
@@ -122,7 +121,6 @@ def _release(request: Request, body: models.ReleaseSlot) -> models.Released:
     freed = site.store.drop_slot(group, body.slot_id, body.token, by=by(request))
     if not freed:
         raise NotThere(f"that holder does not hold slot {body.slot_id} of {group}")
-    site.sampler.forget()
     return models.Released(True)
 
 
@@ -218,7 +216,7 @@ def _queues(request: Request, _: None) -> models.Queues:
 def _pause_queue(request: Request, body: models.PauseQueue) -> models.Queues:
     site, name = site_of(request), check_name(body.queue, "queue")
     site.store.pause_queue(name, body.paused, by=by(request), reason=_plain(body.reason))
-    site.sampler.forget()
+    site.forget()
     return _queues(request, None)
 
 

@@ -29,6 +29,7 @@ from headgate.stores.glances import glancing
 from headgate.web import charts, words
 from headgate.web.bulk import Bulks
 from headgate.web.guard import Form
+from headgate.web.looks import Looks, shares, sharing
 from headgate.web.metrics import Metrics
 from headgate.web.redact import Redactor, without_passwords
 from headgate.web.sampler import FRESH, Sampler
@@ -86,6 +87,7 @@ class Site:
         self.sampler = Sampler(lambda: app.store)
         self.surveys = Surveys(lambda: app.store)
         self.bulks = Bulks(lambda: app.store)
+        self.looks = Looks(lambda: app.store)
         self.sampler.watchers.append(self.metrics.count)
         self._templates = _environment()
         self._troubles: list[Trouble] = []
@@ -94,7 +96,12 @@ class Site:
 
     @property
     def store(self) -> Store:
-        return self.app.store
+        return cast("Store", self.looks) if shares() else self.app.store
+
+    def forget(self) -> None:
+        """Something was changed: who looks next sees it."""
+        self.sampler.forget()
+        self.looks.forget()
 
     def troubles(self) -> list[Trouble]:
         """What looks stuck; looked for anew every few seconds at most, whoever asks."""
@@ -165,8 +172,11 @@ def guarded(page: Page) -> Page:
     def answer(request: Request) -> Response:
         try:
             if request.method == "POST":
-                return page(request)
-            with glancing(FRESH, texts=False):
+                try:
+                    return page(request)
+                finally:
+                    site_of(request).forget()
+            with glancing(FRESH, texts=False), sharing("x-headgate-live" in request.headers):
                 return page(request)
         except HeadgateError as error:
             status, title = status_of(error)

@@ -33,10 +33,11 @@ def stamp(at: float) -> str:
 
 def ago(at: float, now: float) -> str:
     """
-    >>> ago(10, 40), ago(40, 10)
-    ('30 s ago', 'in 30 s')
+    >>> ago(10, 40), ago(40, 10), ago(40.9, 40)
+    ('30 s ago', 'in 30 s', '0.0 s ago')
     """
-    return f"in {age(at - now)}" if at > now + 0.05 else f"{age(now - at)} ago"
+    # What pages show was read at several moments: what happened between them is not yet to come.
+    return f"in {age(at - now)}" if at > now + 2.0 else f"{age(now - at)} ago"
 
 
 def count(n: int, bounded: bool = False) -> str:

@@ -95,7 +95,7 @@ def keys(request: Request) -> Response:
         sort = "waiting"
     search, offset = asked.text(cells, "q"), min(100_000, max(0, asked.whole(cells, "offset", 0)))
     page = site.surveys.of(limit).page(sort, search, offset, PAGE)
-    shown = site.store.values([f"{limit}/{load.key}" for load in page.keys])
+    shown = site.store.values(tuple(f"{limit}/{load.key}" for load in page.keys))
     return site.page(
         request,
         "keys.html",
@@ -207,7 +207,6 @@ def change(request: Request) -> Response:
         desk.weight(name, None, reason=reason, by=who)
     else:
         raise DeclarationError(f"{action[:40]!r} can be done to no group")
-    site.sampler.forget()
     return back_to(request, "/groups/show", group=name, done=action)
 
 
@@ -226,5 +225,4 @@ def release(request: Request) -> Response:
     ]
     if not held or not site.store.drop_slot(name, slot, token, by=by(request)):
         raise NotThere(f"that holder does not hold slot {slot} of {name} any more")
-    site.sampler.forget()
     return back_to(request, "/groups/show", group=name, done="released")

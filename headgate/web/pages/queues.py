@@ -28,5 +28,4 @@ def pause(request: Request) -> Response:
     name = check_name(asked.required(form, "queue"), "queue")
     paused = asked.required(form, "action") == "pause"
     site.store.pause_queue(name, paused, by=by(request), reason=asked.text(form, "reason"))
-    site.sampler.forget()
     return back_to(request, "/queues", done="pause" if paused else "resume")

@@ -76,16 +76,59 @@
     timer = setTimeout(refresh, Math.max(0, LEAST - (Date.now() - last)));
   }
 
+  let before = false;
+  const heard = {
+    open: () => {
+      show("live", false);
+      if (before) soon(); // what changed while nobody listened was told to nobody
+      before = true;
+    },
+    listening: () => {
+      show("live", false);
+      before = true;
+    },
+    change: soon,
+    error: () => show("not connected", true),
+  };
+
   function listen() {
     const from = document.body.dataset.stream;
     if (!from || !window.EventSource) return;
-    const stream = new EventSource(from);
-    stream.addEventListener("open", () => show("live", false));
-    stream.addEventListener("change", soon);
-    stream.addEventListener("error", () => show("not connected", true));
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden) soon();
     });
+    if (navigator.locks && window.BroadcastChannel) share(from);
+    else open(from, (what) => heard[what]());
+  }
+
+  function open(from, tell) {
+    const stream = new EventSource(from);
+    for (const what of ["open", "change", "error"]) stream.addEventListener(what, () => tell(what));
+    return stream;
+  }
+
+  // A stream keeps a connection for as long as it is open, and browsers make no more than six to one
+  // place: with a stream each, the seventh page would wait for ever. So the pages of a browser have
+  // one together. Who has the lock listens and tells the others; when it goes, the next has the lock.
+  function share(from) {
+    const name = `headgate ${from}`;
+    const others = new BroadcastChannel(name);
+    let stream = null;
+    others.addEventListener("message", ({ data }) => {
+      if (data === "who listens") {
+        if (stream && stream.readyState === EventSource.OPEN) others.postMessage("listening");
+      } else if (data in heard) {
+        heard[data]();
+      }
+    });
+    navigator.locks.request(name, () => {
+      stream = open(from, (what) => {
+        heard[what]();
+        others.postMessage(what);
+      });
+      return new Promise(() => {}); // until this page goes
+    });
+    others.postMessage("who listens");
   }
 
   document.addEventListener("submit", (event) => {
