@@ -16,7 +16,7 @@ import pytest
 from headgate.errors import ConfigError, StoreBusy, StoreError, StoreInDoubt, StoreUnavailable
 from headgate.stores import open_store, shown
 from headgate.stores.postgres import database as databases
-from headgate.stores.postgres import schema
+from headgate.stores.postgres import pool, schema
 from headgate.stores.postgres.connection import Connection
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.url import parse
@@ -168,8 +168,8 @@ def test_a_wire_that_died_while_nobody_used_it(
 ) -> None:
     """A connection that has rested is asked first: else it would be in doubt whether the
     statement was done."""
-    monkeypatch.setattr(databases, "BEGIN_PATIENCE", 1.0)
-    monkeypatch.setattr(databases, "RESTED", 0.0)
+    monkeypatch.setattr(pool, "BEGIN_PATIENCE", 1.0)
+    monkeypatch.setattr(pool, "RESTED", 0.0)
     with closing(Database(server.tcp_url("work", proxy.port, "worker"))) as database:
         assert database.call("SELECT headgate.clock()")
         proxy.dead = True
@@ -210,7 +210,7 @@ def test_a_full_server(server: OwnServer, database: Database) -> None:
 
 
 def test_a_full_pool(server: OwnServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "POOL_TIMEOUT", 0.2)
+    monkeypatch.setattr(pool, "POOL_TIMEOUT", 0.2)
     with closing(Database(server.url("work", user="worker", pool="2"))) as database:
         with database.read(), database.read(), pytest.raises(StoreBusy, match="pool=N"):
             works(database)
@@ -228,7 +228,7 @@ def test_many_threads_share_a_few_connections(server: OwnServer) -> None:
         for thread in threads:
             thread.join()
         assert count(database) == before + 100
-        assert len(database._idle) <= 3
+        assert len(database.pool._idle) <= 3
 
 
 # --- locks and timeouts ---------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_an_interrupted_statement_does_not_return_to_the_pool(database: Database
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert database._idle == []
+    assert database.pool._idle == []
     assert works(database)
 
 

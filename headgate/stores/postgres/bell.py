@@ -122,7 +122,7 @@ class Bells:
         as soon as it can, and the bell rung then."""
         if what not in BELLS:
             raise ValueError(f"no bell {what!r}: there are {BELLS}")
-        if self._database.pooled or not self._database.address.listen:
+        if self._database.pool.pooled or not self._database.address.listen:
             return PollingBell()
         if self._pid != os.getpid():
             self._reset()  # the parent's thread and connection stayed with the parent

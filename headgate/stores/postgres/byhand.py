@@ -10,7 +10,8 @@ from __future__ import annotations
 from headgate.claim import RESERVE_AFTER
 from headgate.rates import refuse_slots
 from headgate.stores.postgres import arrays
-from headgate.stores.postgres.database import SQL, Database
+from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.transaction import SQL
 from headgate.stores.protocol import SlotRecord, SlotRequest
 from headgate.stores.relational.values import Words
 

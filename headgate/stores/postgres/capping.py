@@ -8,8 +8,8 @@ from typing import Any
 
 from headgate.errors import StoreError
 from headgate.jobs import NewJob, Refusal, Submitted
-from headgate.stores.postgres.database import Transaction
 from headgate.stores.postgres.submitting import to_json
+from headgate.stores.postgres.transaction import Transaction
 from headgate.stores.relational import succession
 from headgate.stores.relational.routing import conflict
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from headgate.stores.postgres.database import SQL, Database
+from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.transaction import SQL
 
 EVERY = 1.0
 """Seconds between two looks."""

@@ -31,6 +31,9 @@ which nothing happens."""
 PATIENCE = STATEMENT_TIMEOUT + 5.0
 """Seconds after which an answer does not come any more: the server itself would have given up.
 Behind a network that swallows everything, nothing else would ever end the wait."""
+BEGIN_PATIENCE = 5.0
+"""Seconds for the answer to the first message of a transaction, which takes the server no time:
+a connection that has become a dead end shows here, before anything was done."""
 CONNECT_TIMEOUT = 5
 MINIMUM_VERSION = 150000
 SETTINGS = {

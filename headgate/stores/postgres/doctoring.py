@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.stores.postgres import leases
-from headgate.stores.postgres.database import Transaction
+from headgate.stores.postgres.transaction import Transaction
 from headgate.stores.protocol import Trouble
 from headgate.stores.relational import doctoring, registry
 

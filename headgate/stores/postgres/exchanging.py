@@ -17,7 +17,8 @@ from headgate.stores.postgres import capping as postgres_capping
 from headgate.stores.postgres import leases, submitting
 from headgate.stores.postgres.books import Books, Unheard
 from headgate.stores.postgres.connection import LOCK_TIMEOUT
-from headgate.stores.postgres.database import SQL, Database, Transaction
+from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.transaction import SQL, Transaction
 from headgate.stores.postgres.trip import RoundTrip, expire
 from headgate.stores.protocol import Exchange, Exchanged
 from headgate.stores.relational import capping, finishing, registry, succession

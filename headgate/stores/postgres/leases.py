@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headgate.stores.postgres.database import Transaction
+from headgate.stores.postgres.transaction import Transaction
 from headgate.stores.protocol import NewWorker
 from headgate.stores.relational import registry
 

@@ -17,8 +17,9 @@ from headgate.stores.postgres import byhand, callers, capping, doctoring, leases
 from headgate.stores.postgres.bell import Bells
 from headgate.stores.postgres.compacting import Compactor
 from headgate.stores.postgres.connection import LOCK_TIMEOUT
-from headgate.stores.postgres.database import Database, Transaction
+from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.exchanging import Exchanger
+from headgate.stores.postgres.transaction import Transaction
 from headgate.stores.protocol import (
     Bell,
     Capabilities,

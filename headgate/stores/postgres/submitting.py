@@ -12,7 +12,8 @@ import psycopg
 from headgate.errors import InvalidArguments, StoreError
 from headgate.jobs import NewJob, Submitted
 from headgate.stores.postgres import arrays
-from headgate.stores.postgres.database import SQL, Database, Transaction
+from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.transaction import SQL, Transaction
 from headgate.stores.relational.bodies import cells as body_cells
 from headgate.stores.relational.capping import to_text
 from headgate.stores.relational.routing import conflict, digest_of

@@ -25,7 +25,8 @@ from headgate.limits import Band
 from headgate.stores.postgres import acting, arrays, leases
 from headgate.stores.postgres.acting import Act
 from headgate.stores.postgres.books import Books, Unheard
-from headgate.stores.postgres.database import SQL, Database, Transaction
+from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.transaction import SQL, Transaction
 from headgate.stores.postgres.view import LANES, Order, Seen, View, ViewLine
 from headgate.stores.protocol import Claim, Exchange, Exchanged
 from headgate.stores.relational import finishing, moves, overriding, routing, succession

@@ -17,7 +17,7 @@ from headgate.choice import LaneKey, Lines, Row
 from headgate.claim import Group
 from headgate.limits import Need, needs_of
 from headgate.rates import Pace, Starts
-from headgate.stores.postgres.database import SQL, Transaction
+from headgate.stores.postgres.transaction import SQL, Transaction
 from headgate.stores.relational.reserving import Reservations
 from headgate.stores.relational.values import Words, carry
 
