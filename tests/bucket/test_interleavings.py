@@ -15,7 +15,7 @@ from headgate.clock import Clock
 from headgate.errors import ConfigError, StoreError, StoreInDoubt, StoreUnavailable
 from headgate.jobs import JobFilter, NewJob, Retention
 from headgate.limits import Need, Needs
-from headgate.stores.bucket import commits, outbox, patience
+from headgate.stores.bucket import outbox, patience, replacing
 from headgate.stores.bucket.dealing import States
 from headgate.stores.bucket.ledger import NONCES
 from headgate.stores.bucket.objects import Got, Lost, Trouble
@@ -442,9 +442,10 @@ def test_a_round_trip_beside_one_in_doubt_does_not_forget_it(
             patched.setattr(a._bodies, "claimed", unheard)
             with pytest.raises(StoreUnavailable):
                 a.claim(worker, 1)
-        late = a._unheard.pop(worker)
+        late = a._unheard.of(worker)
+        a._unheard.settle(worker, late)
         assert [one.job for one in late] == [second]
-        objects.meanwhile = lambda: a._unheard.update({worker: late})
+        objects.meanwhile = lambda: a._unheard.add(worker, late)
         assert a.finish(worker, [running]) == ()
         assert [one.job for one in a.claim(worker, 1)] == [second]
 
@@ -506,7 +507,7 @@ def test_what_ended_by_a_round_trip_that_asked_for_nothing_is_held_no_more(tmp_p
 def test_an_object_that_cannot_be_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes, words: str
 ) -> None:
-    monkeypatch.setattr(commits, "INLINE", 10)
+    monkeypatch.setattr(replacing, "INLINE", 10)
     objects = MemoryObjects()
     with machines(tmp_path, objects, "a", "b") as (a, b):
         a.add(1)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from headgate.clock import Clock
+from headgate.errors import StoreUnavailable
 from headgate.jobs import Retention
-from headgate.stores.bucket import commits, keeping
+from headgate.stores.bucket import keeping, replacing
 from tests.bucket.machines import LEDGER, Machine, need, opened, same
 from tests.bucket.memory import MemoryObjects
 
@@ -24,7 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "SEAL_ENTRIES", 4)
     monkeypatch.setattr(keeping, "CHECKPOINT_BYTES", 4000)
     monkeypatch.setattr(keeping, "PIECE", 16)
-    monkeypatch.setattr(commits, "INLINE", 2000)
+    monkeypatch.setattr(replacing, "INLINE", 2000)
 
 
 def text(size: int) -> str:
@@ -153,12 +154,12 @@ def test_a_forgotten_part_of_the_same_content_is_not_named_again(tmp_path: Path)
 
 
 def test_a_missing_object_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "INLINE", 100)
+    monkeypatch.setattr(replacing, "INLINE", 100)
     objects = MemoryObjects()
     with opened(tmp_path, objects, "a") as (a,):
         a.add(3)
         for key in list(objects.held):
             if key != LEDGER:
                 del objects.held[key]
-        with pytest.raises(commits.StoreUnavailable, match=r"all/runs/.* is missing"):
+        with pytest.raises(StoreUnavailable, match=r"all/runs/.* is missing"):
             Machine(tmp_path, objects, "c")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.jobs import NewJob
-from headgate.stores.bucket import commits, keeping
+from headgate.stores.bucket import keeping, replacing
 from headgate.stores.bucket.s3 import S3
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.bucket.url import parse
@@ -30,7 +30,7 @@ TEXTS = [
 @pytest.mark.parametrize("how", ["inline", "objects", "gathered"])
 def test_texts(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "objects":
-        monkeypatch.setattr(commits, "INLINE", 10)
+        monkeypatch.setattr(replacing, "INLINE", 10)
     if how == "gathered":
         monkeypatch.setattr(keeping, "SEAL_ENTRIES", 3)
         monkeypatch.setattr(keeping, "CHECKPOINT_BYTES", 3000)

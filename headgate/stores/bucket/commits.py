@@ -8,7 +8,6 @@ nothing of it does: the copy is brought up to date, and the transaction tried ag
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
@@ -21,26 +20,17 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headgate.clock import Clock
-from headgate.errors import StoreInDoubt, StoreUnavailable
+from headgate.errors import StoreInDoubt
 from headgate.jobs import NewJob
 from headgate.stores.bucket import rows
 from headgate.stores.bucket.bodies import Bodies
 from headgate.stores.bucket.following import Following
 from headgate.stores.bucket.keeping import Keeper
 from headgate.stores.bucket.layout import Layout
-from headgate.stores.bucket.ledger import (
-    FULL,
-    INLINE,
-    NONCES,
-    SHOWN_SLOTS,
-    compose,
-    new_nonce,
-    read,
-)
-from headgate.stores.bucket.objects import UNCHANGED, Lost, Objects, Trouble
+from headgate.stores.bucket.objects import UNCHANGED, Objects
 from headgate.stores.bucket.outbox import Part
-from headgate.stores.bucket.patience import create, patiently
-from headgate.stores.bucket.replica import Head, Replica
+from headgate.stores.bucket.replacing import Replacing
+from headgate.stores.bucket.replica import Replica
 from headgate.stores.glances import AGE
 from headgate.stores.sqlite.database import Transaction, translate
 
@@ -108,6 +98,9 @@ class Commits:
         self.keeper = Keeper(objects, layout, replica, self.bodies, self._fence)
         self.following = Following(objects, layout, replica, self.keeper, clock, ring, where, part)
         self.refresh = self.following.refresh
+        self._replacing = Replacing(
+            objects, layout, replica, self.keeper, clock, where, self.following.by
+        )
         self._clock = clock
         self._ring = ring
         self._local = threading.local()
@@ -120,13 +113,10 @@ class Commits:
         self._queueing = threading.Lock()
         self._leading = threading.Condition()
         self._led = False
-        self._wrote_at = float("-inf")
         self._behind_at = float("-inf")
         """When something was carried out that the copy could not note."""
         self._together = 0
         """How many were carried out by the last write."""
-        self._trip = 0.01
-        """Seconds that a write takes of late."""
 
     # --- to carry out -------------------------------------------------------------------------
 
@@ -171,7 +161,7 @@ class Commits:
         if self._together > 1:
             # Those whose work was carried out together have just been told so, and some have
             # more: it is worth a moment to take them all along again.
-            time.sleep(min(self._trip / 8, 0.01))
+            time.sleep(min(self._replacing.trip / 8, 0.01))
         with self._queueing:
             works, self._queue = self._queue, []
         self._together = len(works)
@@ -193,7 +183,8 @@ class Commits:
         if not self.following.crowded:
             return
         trips = (2 + 2 * self.following.others) * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
-        pause = self._wrote_at + min(trips * self._trip, LONGEST_PAUSE) - time.monotonic()
+        wait = min(trips * self._replacing.trip, LONGEST_PAUSE)
+        pause = self._replacing.wrote_at + wait - time.monotonic()
         if pause > 0:
             time.sleep(pause)
 
@@ -203,7 +194,7 @@ class Commits:
             losses += 1
             self.refresh()
             if losses > 2:
-                spread = min(1.0, self._trip * 2 ** min(losses - 2, 5))
+                spread = min(1.0, self._replacing.trip * 2 ** min(losses - 2, 5))
                 time.sleep(random.uniform(0, spread))  # noqa: S311 - no secret
 
     def _attempt(self, works: list[_Work]) -> bool:
@@ -223,7 +214,9 @@ class Commits:
                 self._local.open = None
             self.bodies.move_out(connection)
             changes, count = rows.collect(connection)
-            kept = self._write(connection, head, changes, under_way.rings) if count else None
+            kept = (
+                self._replacing.write(connection, head, changes, under_way.rings) if count else None
+            )
             if kept:
                 try:
                     self.replica.set_head(connection, kept)
@@ -311,77 +304,6 @@ class Commits:
         finally:
             self._local.age = 0.0
 
-    # --- to write -----------------------------------------------------------------------------
-
-    def _write(
-        self, connection: sqlite3.Connection, head: Head, changes: str, rings: set[str]
-    ) -> Head | None:
-        """Replace the ledger; None: somebody else did."""
-        seq, nonce, at = head.seq + 1, new_nonce(), max(self._clock.now(), head.at)
-        entry: dict[str, Any] = {"seq": seq, "nonce": nonce, "by": self.following.by, "at": at}
-        if rings:
-            entry["rings"] = sorted(rings)
-        text = json.dumps(entry, ensure_ascii=False)[:-1]
-        recent = self.replica.recent(connection)
-        runs, checkpoint, gathered = self.keeper.outcome(head, recent)
-        recent = [(n, t) for n, t in recent if n > gathered]
-        # However far behind is who gathers them, the ledger stays small.
-        if len(changes) > min(INLINE, FULL - sum(len(t) for _, t in recent)):
-            key = self.layout.run(seq, seq, nonce)
-            create(self.objects, key, changes.encode())
-            text += f', "object": "{key}"}}'
-        else:
-            text += f', "rows": {changes}}}'
-        recent.append((seq, text))
-        slots = _slots(connection) if '"slots":{' in changes else head.slots
-        nonces = [*head.nonces[-NONCES + 1 :], nonce]
-        body = compose(head.id, seq, at, nonces, recent, runs, checkpoint, slots)
-        self.replica.set_recent(connection, [(seq, text)], gathered)
-        began = time.monotonic()
-        etag = self._put(body.encode(), head.etag, nonce, seq)
-        self._wrote_at = time.monotonic()
-        self._trip += (self._wrote_at - began - self._trip) / 8
-        if etag is None:
-            return None
-        return Head(head.id, seq, etag, at, nonces, runs, checkpoint, slots)
-
-    def _put(self, body: bytes, known: str, nonce: str, seq: int) -> str | None:
-        """The new etag, empty when others have written since; None: we were too late.
-
-        Until the server has said which, the very same write is sent again: it can only be
-        carried out once, for it changes the etag that it asks for.
-        """
-
-        doubt = False
-
-        def replace() -> str | None:
-            nonlocal doubt
-            try:
-                return self.objects.replace(self.layout.ledger, body, known)
-            except Trouble as trouble:
-                doubt = doubt or trouble.maybe
-                raise
-            except Lost:
-                # To ourselves perhaps: an answer was lost, and the write was carried out.
-                got = self.objects.get(self.layout.ledger)
-                if got is None:
-                    raise StoreUnavailable(f"{self.where}: the ledger was deleted") from None
-                if got.etag == known:
-                    # A conflict (409) with a write that has not been carried out yet, and may be
-                    # one of ours of which we heard nothing. Only the same write again tells.
-                    raise Trouble(f"{self.where}: a conflict with another write") from None
-                now = read(got.body, self.where)
-                if nonce not in now.nonces:
-                    if doubt and now.seq - seq >= len(now.nonces):
-                        raise StoreInDoubt(
-                            f"{self.where}: no answer came to a write, and so many others followed"
-                            " that the ledger does not tell any more whether it was carried out"
-                        ) from None
-                    return None
-                return got.etag if got.body == body else ""
-
-        return patiently(replace)
-
     def _fence(self) -> None:
         """Replace the ledger. Who decided before this what to name must decide again."""
 
@@ -393,21 +315,3 @@ class Commits:
                 )
 
         self.run(note)
-
-
-def _slots(connection: sqlite3.Connection) -> str:
-    """Who holds what, for people who look at the ledger."""
-    shown: dict[str, list[dict[str, Any]]] = {}
-    for row in connection.execute(
-        "SELECT grp, slot, holder, worker_name, units, since, ends FROM slots WHERE holder <> ''"
-        " ORDER BY grp, slot LIMIT ?",
-        (SHOWN_SLOTS,),
-    ):
-        told = {
-            "slot": row["slot"], "holder": row["holder"], "worker": row["worker_name"],
-            "units": row["units"], "since": row["since"],
-        }  # fmt: skip
-        if row["ends"] is not None:
-            told["ends"] = row["ends"]
-        shown.setdefault(row["grp"], []).append(told)
-    return json.dumps(shown, ensure_ascii=False)

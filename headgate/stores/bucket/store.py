@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from headgate.clock import Clock
-from headgate.jobs import Claimed, Finish, JobFilter, JobRecord, NewJob, State, Submitted, Unrouted
-from headgate.stores.bucket import costs, leases, probe
+from headgate.jobs import Claimed, JobFilter, JobRecord, NewJob, State, Submitted, Unrouted
+from headgate.stores.bucket import costs, leases, probe, unheard
 from headgate.stores.bucket.clock import BucketClock
 from headgate.stores.bucket.commits import Commits
 from headgate.stores.bucket.layout import Layout
@@ -22,6 +22,7 @@ from headgate.stores.bucket.poller import Poller
 from headgate.stores.bucket.replica import Replica, folder_of
 from headgate.stores.bucket.s3 import S3
 from headgate.stores.bucket.traffic import Meter, Tell
+from headgate.stores.bucket.unheard import Unheard
 from headgate.stores.bucket.url import parse
 from headgate.stores.glances import TEXTS
 from headgate.stores.protocol import (
@@ -42,7 +43,7 @@ from headgate.stores.protocol import (
     Why,
     WorkerRecord,
 )
-from headgate.stores.relational import finishing, registry
+from headgate.stores.relational import registry
 from headgate.stores.relational.store import check_chunk
 from headgate.stores.relational.transaction import Row
 from headgate.stores.sqlite.bell import Bells
@@ -108,7 +109,7 @@ class BucketStore(EmbeddedStore):
         self._poll = address.poll
         super().__init__(leases.Leases(self._commits.current))
         self._poller = Poller(folder, self._commits.following.look, address.poll)
-        self._unheard: dict[str, tuple[Claimed, ...]] = {}
+        self._unheard = Unheard()
         self._commits.refresh()
 
     def close(self) -> None:
@@ -330,6 +331,7 @@ class BucketStore(EmbeddedStore):
         return self._exchange(exchange, None)
 
     def _exchange(self, exchange: Exchange, tell: Tell | None) -> Exchanged:
+        worker = exchange.worker
         state = None if exchange.claim is None else exchange.claim.state
         before = None if state is None else state.copy()
         answer: Exchanged | None = None
@@ -344,12 +346,11 @@ class BucketStore(EmbeddedStore):
                 if state is not None and before is not None:
                     state.restore(before)
             tried = True
-            looked = self._unheard.get(exchange.worker, ())
-            found = self._find_unheard(exchange, looked)
-            if looked and not found:
-                # Its write may arrive yet, when we have looked and forgotten it: ours, whatever
-                # else is in it, replaces the ledger that it asks for.
-                self._do(lambda tx: leases.touch(tx, exchange.worker))
+            looked = self._unheard.of(worker)
+            found: tuple[Claimed, ...] = ()
+            if looked:
+                room = 0 if exchange.claim is None else exchange.claim.room
+                found = self._do(lambda tx: unheard.take_up(tx, worker, looked, room))
             asked = replace(exchange, claim=None) if found else exchange
             answer = EmbeddedStore.exchange(self, asked)
             if tell is not None:
@@ -361,43 +362,18 @@ class BucketStore(EmbeddedStore):
         try:
             # After one in doubt it matters what the ledger says, though nothing is asked for: what
             # was granted then would else be held by this worker for ever, and known to nobody.
-            done = self._commits.run(once, verify=exchange.worker in self._unheard)
+            done = self._commits.run(once, verify=bool(self._unheard.of(worker)))
             done = replace(done, claimed=self._bodies.claimed(done.claimed))
         except Exception:
             # Not told what it was granted, or not the arguments of it: next time.
             self._words = None  # they may have been read in what was undone
             if state is not None and before is not None:
                 state.restore(before)  # else nobody is told that a limit changed (`recall`)
-            if answer is not None and answer.claimed:
-                # With those of a round trip before, of which we have not heard either: only one of
-                # the two was carried out, and which the ledger will tell.
-                known = self._unheard.get(exchange.worker, ())
-                self._unheard[exchange.worker] = (*known, *answer.claimed)
+            if answer is not None:
+                self._unheard.add(worker, answer.claimed)
             raise
-        # Another thread may have had no answer for the same worker since we looked.
-        known = self._unheard.pop(exchange.worker, ())
-        left = tuple(one for one in known if not any(one is other for other in looked))
-        if left:
-            self._unheard[exchange.worker] = (*self._unheard.get(exchange.worker, ()), *left)
+        self._unheard.settle(worker, looked)
         return done
-
-    def _find_unheard(
-        self, exchange: Exchange, unheard: tuple[Claimed, ...]
-    ) -> tuple[Claimed, ...]:
-        """What a round trip granted of which nobody could tell whether it was carried out."""
-        if not unheard:
-            return ()
-        room = 0 if exchange.claim is None else exchange.claim.room
-        with self._write() as tx:
-            found = {one.token: one for one in unheard if _is_granted(tx, one, exchange.worker)}
-            granted = list(found.values())
-            # What was to follow others is given back, and what there is no room for any more.
-            kept = [one for one in granted if not one.reserved][:room]
-            back = [Finish(one.token, "returned") for one in granted if one not in kept]
-            finishing.finish_all(tx, exchange.worker, "", back, lambda _, jobs: [])
-            if back:
-                tx.ring("work", "room")
-        return tuple(kept)
 
     # --- wake-ups ---------------------------------------------------------------------------------
 
@@ -420,13 +396,3 @@ def exists(url: str) -> bool:
         return any(patiently(lambda k=k: objects.get(k)) for k in (layout.ledger, layout.shards))
     finally:
         objects.close()
-
-
-def _is_granted(tx: Transaction, claimed: Claimed, worker: str) -> bool:
-    row = tx.row(
-        # Tries that were undone gave the same token, perhaps with other slots; at another time.
-        "SELECT 1 FROM running r JOIN jobs j ON j.n = r.job"
-        " WHERE r.token = ? AND r.worker = ? AND j.id = ? AND r.started_at = ?",
-        (claimed.token, worker, claimed.job, claimed.started_at),
-    )
-    return row is not None
