@@ -119,7 +119,9 @@ def mixed(place: Place) -> dict[str, float]:
     more task beside them: that one without a limit, or with."""
     ratios: dict[str, float] = {}
     for processes in (1, 4):
-        jobs = place.sized(60_000, 400)
+        # So many that the time in which each process learns how long a hundred tasks take is a
+        # small part.
+        jobs = place.sized(60_000 * processes, 400)
         which = f"{processes} worker process{'es' if processes > 1 else ''}"
         ratios |= compare(place, [
             Case(f"99 unlimited tasks beside another, {which}",

@@ -44,6 +44,8 @@ _APART = 0.5
 """Seconds between two tries to tell an end that waits for somebody's transaction."""
 _GATHERING = 0.005
 """Seconds for which ends may wait for others, while what follows them is here already."""
+_SLOW = 0.004
+"""Seconds from which on a round trip is worth waiting for more that it could carry."""
 
 
 class Claimer:
@@ -89,6 +91,8 @@ class Claimer:
         """Something has ended since the last round trip was put together."""
         self._released = 0
         self._last = 0.0
+        self._took = 0.0
+        """Seconds of a round trip, smoothed."""
         self._empty = 0
         self._failures = 0
         self.runner: Runner | None = None
@@ -139,15 +143,27 @@ class Claimer:
             self._tell_ends()
 
     def _tell_ends(self) -> None:
-        """At once where slots are free or will be soon; where the next jobs run already, a
-        little later, with more."""
-        if self.chains.low or not self.chains.waiting:
-            self.wake()
+        """At once where slots are free or will be soon; where the next jobs run already, or most
+        still run that were started with it, a little later, with more."""
+        pause = self._pause_for_more()
+        if pause <= 0:
+            self._gathered()
         elif self._gathering is None:
-            self._gathering = self._loop.call_later(_GATHERING, self._gathered)
+            self._gathering = self._loop.call_later(pause, self._gathered)
+
+    def _pause_for_more(self) -> float:
+        if self.chains.waiting and not self.chains.low:
+            return _GATHERING
+        assert self.runner is not None
+        # What was started together ends together: a few that are out of step would otherwise make
+        # every other round trip one for themselves, while the many wait for it to end.
+        few = len(self.outbox.finishes) * 4 < self.runner.running
+        return min(self._took / 4, _GATHERING) if few and self._took > _SLOW else 0.0
 
     def _gathered(self) -> None:
-        self._gathering = None
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         self.wake()
 
     def _give_back(self, claimed: Claimed, reason: str) -> None:
@@ -261,6 +277,11 @@ class Claimer:
         ahead = min(_AHEAD * self._concurrency, STARTS - len(chains.untold)) - chains.waiting
         return max(0, ahead if self._left is None else min(ahead, self._left - room))
 
+    def _ahead_work(self) -> float:
+        """Seconds of work to reserve behind each slot: enough to go on with until the round trip
+        after the next is over, and half of what it may wait at most."""
+        return min(max(self.store.capabilities.ahead, 2 * self._took), self.chains.longest_wait / 2)
+
     def _claim(self) -> Claim | None:
         room = max(0, self._room())
         ahead_room = self._ahead_room(room)
@@ -284,7 +305,7 @@ class Claimer:
             served=self._served,
             ahead=dict(self.chains.pace.short),
             ahead_room=ahead_room,
-            ahead_work=self.store.capabilities.ahead,
+            ahead_work=self._ahead_work(),
             ahead_keyed=max(0, _AHEAD_KEYED * self._concurrency - self.chains.keyed),
             chains=self.chains.describe(places),
             fresh=self._news,
@@ -316,6 +337,7 @@ class Claimer:
             return self._refused(error)
         finally:
             self._last = self._loop.time()
+            self._took += (self._last - sent - self._took) / 8
             self._under_way = False
             if self._app.meter is not None:
                 self._app.meter.round_trip(self._last - sent, claimed)

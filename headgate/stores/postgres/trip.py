@@ -41,6 +41,8 @@ ALONE_WITHIN = 0.2
 """Seconds for which the end of an operator's word may keep all grants waiting in one go."""
 SETTLE_EVERY = 0.25
 """Seconds between two looks at whom jobs wait for that stand for others."""
+WITH_WORK = 0.01
+"""Seconds until who got other jobs tries again where somebody else was at work."""
 VIEW_AGE = 0.05
 """Seconds for which what was seen at the end of a round trip may serve the next."""
 
@@ -333,10 +335,12 @@ class RoundTrip:
             times.append(claim.state.opens - view.age)
         wake_in = max(0.0, min(times) - view.seen.now) if times else None
         if act.contended or act.refused:
-            # Others are at work in the same groups: again at once, but not in step with them.
+            # Others are at work in the same groups: again at once, but not in step with them; with
+            # something to run meanwhile, after a moment in which some of it may end.
             state = claim.state
             state.refusals = 0 if claimed else state.refusals + 1
-            soon = min(0.0005 * 2 ** min(state.refusals, 8), 0.1) * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+            pause = WITH_WORK if claimed else min(0.0005 * 2 ** min(state.refusals, 8), 0.1)
+            soon = pause * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
             wake_in = soon if wake_in is None else min(wake_in, soon)
         unrouted = False
         if view.seen.unrouted:
