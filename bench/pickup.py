@@ -17,30 +17,31 @@ from bench.trace import now
 from headgate.stores.protocol import SlotRequest
 
 WARM = 20
+POINTS = (50, 95, 99)
 
 
 def run(place: Place) -> dict[str, float]:
     samples, idle = place.sized(1000, 20), 30.0 * min(1.0, place.scale)
-    rows: list[list[str]] = []
-    found: dict[str, float] = {}
+    measured: dict[str, Sequence[float]] = {}
     with place.store("pickup") as url:
         with workers(place.folder, url, count=2) as fleet:
-            for name, times in (
-                ("submit to start, idle workers", submitted(fleet, samples)),
-                ("release to the next start", released(fleet, max(20, samples // 4))),
-            ):
-                cuts = statistics.quantiles(times, n=100)
-                rows.append([name, *(ms(cuts[i]) for i in (49, 94, 98)), str(len(times))])
-                found |= {f"{name}, p{p}": cuts[p - 1] * 1e3 for p in (50, 95, 99)}
+            measured["submit to start, idle workers"] = submitted(fleet, samples)
+            measured["release to the next start"] = released(fleet, max(20, samples // 4))
             cpu = idling(fleet, idle)
+        with workers(place.folder, url, "--loop", "uvloop", count=2) as fleet:
+            measured["submit to start, idle workers, uvloop"] = submitted(fleet, samples)
         with workers(place.folder, url, count=2) as fleet:
-            gaps = handed_over(fleet, samples)
-            cuts = statistics.quantiles(gaps, n=100)
-            name = "end of a 1 ms job to the next, limit 1"
-            rows.append([name, *(ms(cuts[i]) for i in (49, 94, 98)), str(len(gaps))])
-            found |= {f"{name}, p{p}": cuts[p - 1] * 1e3 for p in (50, 95, 99)}
-    show(["", "p50", "p95", "p99", "samples"], rows)
+            measured["end of a 1 ms job to the next, limit 1"] = handed_over(fleet, samples)
+    cuts = {name: statistics.quantiles(times, n=100) for name, times in measured.items()}
+    show(
+        ["", "p50", "p95", "p99", "samples"],
+        [
+            [name, *(ms(cut[p - 1]) for p in POINTS), str(len(measured[name]))]
+            for name, cut in cuts.items()
+        ],
+    )
     print(f"idle: two workers with keepers and guards use {cpu:.2%} of a core over {idle:.0f} s")
+    found = {f"{name}, p{p}": cut[p - 1] * 1e3 for name, cut in cuts.items() for p in POINTS}
     return {**found, "idle": cpu}
 
 
