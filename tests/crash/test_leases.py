@@ -102,7 +102,16 @@ def test_stopped_at_two_thirds_killed_at_five_sixths(site: Site, leased: Tree, h
     wait_until(lambda: sample.started(pid) == 0, why="killed")
     assert time.monotonic() - failed_at < LEASE * 5 / 6
     (site.folder / how).unlink()
-    wait_until(lambda: "lost" in [a.outcome for a in site.app.store.attempts(deaf.id)])
+
+    def lost() -> bool:
+        return "lost" in [a.outcome for a in site.app.store.attempts(deaf.id)]
+
+    wait_until(lambda: lost() or leased.guard.poll() is not None)
+    if not lost():
+        # The machine was so busy that the guard's turn came before the keeper was done: all are
+        # stopped in time all the same, and somebody else goes on.
+        leased = site.start()
+        wait_until(lost)
     assert "lost" not in [a.outcome for a in site.app.store.attempts(told.id)]
     site.go()
     assert told.result(timeout=20) == "went on"

@@ -125,8 +125,10 @@ def test_a_death_that_nobody_sees_ends_with_the_lease(site: Site) -> None:
     other = site.start("--name", "other", **SHORT_LEASE)
     site.ready(2)
     (worker,) = tree.processes()
-    for pid in (tree.guard.pid, tree.keeper(), worker):
-        os.kill(pid, signal.SIGKILL)
+    pids = (worker, tree.keeper(), tree.guard.pid)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # frozen first: none sees another die
+        for pid in pids:
+            os.kill(pid, number)
     tree.wait()
     again = site.wait_for("again", seconds=LEASE * 3)[0]
     assert again["alive"] == []
