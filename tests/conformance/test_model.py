@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -24,6 +25,7 @@ from headgate.stores.protocol import SlotRecord, SlotRequest
 
 from .conftest import STORES, HandClock, Rig
 
+FULL = os.environ.get("HEADGATE_PROOF") == "full"
 NAMES = ("api", "tenant", "host-a", "host-b")
 
 units = st.integers(1, 3)
@@ -260,7 +262,7 @@ def test_any_order_of_operations_keeps_the_invariants(url: str) -> None:
         machine,
         settings=settings(
             # Each step is a round trip or more where the store is a server.
-            max_examples=15 if url in ("bucket", "postgres") else 60,
+            max_examples=(10 if url in ("bucket", "postgres") else 25) * (10 if FULL else 1),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
