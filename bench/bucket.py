@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import secrets
+import statistics
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
 from bench.fleet import ROOT, workers
 from bench.place import Place
-from bench.table import rate, show
+from bench.table import rate, ratio, show
 from bench.tasks import LIMITED, PLAIN, app
 from headgate.jobs import NewJob, new_id
 from headgate.stores import open_store
 from tests.bucket.server import credentials, free_port
 
 LATENCY = 0.05
+ROUNDS = 3
+
+Case = Callable[[], tuple[float, float]]
+"""Jobs per second, and writes per job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +102,46 @@ def drain(
     return found, (after["write"] - before["write"]) / jobs
 
 
-def drain_shards(place: Place, site: Site, jobs: int, shards: int, machines: int) -> list[str]:
-    """The same with eight tasks, by four processes: jobs per second, and writes per job."""
+def drain_shards(
+    place: Place, site: Site, jobs: int, shards: int, machines: int, processes: int
+) -> tuple[float, float]:
+    """The same with eight tasks, which live in so many shards."""
     prefix = secrets.token_hex(4)
     urls = [site.url(place.folder / f"machine-{i}", prefix, shards) for i in range(machines)]
     some = [app.tasks[f"open-{i:02}"].call().new_job() for i in range(8)]
     store = open_store(urls[0])
-    began = time.perf_counter()
     for start in range(0, jobs, 1000):
         store.submit([_again(some[i % 8]) for i in range(min(1000, jobs - start))])
-    submitted = jobs / (time.perf_counter() - began)
     store.close()
     with workers(
-        place.folder, urls[0], "--concurrency", "64", count=4, held=True, urls=urls
+        place.folder, urls[0], "--concurrency", "64", count=processes, held=True, urls=urls
     ) as fleet:
         before = site.counts()
         fleet.go()
         found = fleet.drained((PLAIN, LIMITED), jobs)
         after = site.counts()
-    writes = (after["write"] - before["write"]) / jobs
-    where = f"{shards} shard{'s' * (shards > 1)}, {machines} machine{'s' * (machines > 1)}"
-    return [where, rate(submitted), rate(found), f"{writes:.3f}"]
+    return found, (after["write"] - before["write"]) / jobs
+
+
+def compare(title: str, cases: dict[str, Case], rounds: int) -> dict[str, float]:
+    """Rounds in turn; a table; each case's rate as a ratio to the first's."""
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, case in cases.items():
+            measured[name].append(case())
+    rates = {name: statistics.median(one[0] for one in found) for name, found in measured.items()}
+    base = next(iter(rates.values()))
+    show(
+        [title, "ratio", "jobs/s", "from", "to", "writes a job"],
+        [
+            [
+                *(name, ratio(rates[name] / base), rate(rates[name]), rate(min(found)[0])),
+                *(rate(max(found)[0]), f"{statistics.median(one[1] for one in found):.3f}"),
+            ]
+            for name, found in measured.items()
+        ],
+    )
+    return rates
 
 
 def one_by_one(site: Site, folder: Path, jobs: int, threads: int = 16) -> float:
@@ -131,23 +156,35 @@ def one_by_one(site: Site, folder: Path, jobs: int, threads: int = 16) -> float:
 
 
 def run(place: Place) -> dict[str, float]:
-    jobs = place.sized(10_000, 200)
+    jobs = place.sized(15_000, 200)
     with serving() as site:
-        rows: list[list[str]] = []
-        found: dict[str, float] = {}
-        cases = {
-            "1 process": (1, 1),
-            "4 processes, 1 machine": (1, 4),
-            "4 processes, 2 machines": (2, 4),
-            "4 processes, 4 machines": (4, 4),
-        }
-        for name, (machines, processes) in cases.items():
-            speed, writes = drain(place, site, "nothing", jobs, machines, processes)
-            found[name] = speed
-            rows.append([name, rate(speed), f"{writes:.3f}"])
-        show(["drain, 50 ms a request", "jobs/s", "writes a job"], rows)
-        rows = [drain_shards(place, site, jobs, n, m) for n in (1, 4) for m in (1, 4)]
-        show(["8 tasks, 4 processes", "submitted/s", "jobs/s", "writes a job"], rows)
+        rounds = ROUNDS if place.full else 1
+        found = compare(
+            "drain, 50 ms a request",
+            {
+                name: partial(drain, place, site, "nothing", jobs, machines, processes)
+                for name, (machines, processes) in {
+                    "1 process": (1, 1),
+                    "4 processes, 1 machine": (1, 4),
+                    "4 processes, 2 machines": (2, 4),
+                    "4 processes, 4 machines": (4, 4),
+                }.items()
+            },
+            rounds,
+        )
+        for shards in (1, 4):
+            compare(
+                f"8 tasks, {shards} shard{'s' * (shards > 1)}",
+                {
+                    name: partial(drain_shards, place, site, jobs, shards, machines, processes)
+                    for name, (machines, processes) in {
+                        "1 process": (1, 1),
+                        "4 processes, 1 machine": (1, 4),
+                        "4 processes, 4 machines": (4, 4),
+                    }.items()
+                },
+                rounds,
+            )
         limited = place.sized(1600, 64)
         speed, writes = drain(place, site, "tenth", limited, 1, 1, seconds=0.1)
         found["limit 16"] = speed / 160
