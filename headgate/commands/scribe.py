@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from headgate.commands.tape import Tape
 from headgate.errors import StoreBusy, StoreUnavailable
+from headgate.patience import doubled
 from headgate.stores.protocol import Output, Store
 
 log = logging.getLogger("headgate.worker")
@@ -117,7 +118,7 @@ class Scribe:
             self._failures += 1
             if self._failures in (1, 5) or self._failures % 30 == 0:
                 log.warning("the output of commands could not be stored (%s)", error)
-            pause = min(EVERY * 2**self._failures, _LONGEST_BACKOFF)
+            pause = doubled(self._failures, EVERY, _LONGEST_BACKOFF)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             return
         except Exception:

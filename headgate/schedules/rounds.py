@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 
 from headgate.errors import InvalidSchedule
+from headgate.patience import doubled
 from headgate.schedules.extra import SchedulesMissing
 from headgate.schedules.planning import plan, table_of
 from headgate.schedules.timetable import Timetable
@@ -72,7 +73,7 @@ class Rounds:
         # Somebody else is at it, and commits in a moment; or hangs, and is not to be waited for
         # by asking a hundred times a second.
         self._vain += 1
-        longest = min(_CONTENDED * 2**self._vain, _LONGEST)
+        longest = doubled(self._vain, _CONTENDED, _LONGEST)
         return random.uniform(_CONTENDED, longest)  # noqa: S311 - no secret
 
     def _tick(self, tickings: Sequence[Ticking]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from headgate.errors import StoreError
 from headgate.threads import in_thread
 from headgate.worker import pruner, sweeper
 from headgate.worker.cells import Cells
+from headgate.worker.chores import every
 from headgate.worker.claimer import Claimer
 from headgate.worker.execute import call_hooks
 from headgate.worker.isolated import WardCell
@@ -254,11 +254,11 @@ class WorkLoop:
     def _chores(self) -> list[Coroutine[Any, Any, None]]:
         store, retention = self._store, self._app.config.retention
         chores: list[Coroutine[Any, Any, None]] = [
-            self._every(sweeper.EVERY, "sweeping", lambda: sweeper.sweep(store)),
-            self._every(pruner.EVERY, "pruning", lambda: pruner.prune(store, retention)),
+            every(sweeper.EVERY, "sweeping", lambda: sweeper.sweep(store), self._thread),
+            every(pruner.EVERY, "pruning", lambda: pruner.prune(store, retention), self._thread),
         ]
         if store.capabilities.compacts:
-            chores.append(self._every(sweeper.COMPACT_EVERY, "compacting", store.compact))
+            chores.append(every(sweeper.COMPACT_EVERY, "compacting", store.compact, self._thread))
         if self._pulse is not None:
             chores.append(self._pulse.run(self._state))
         if self._plan.scheduler:
@@ -267,18 +267,6 @@ class WorkLoop:
 
     def _state(self) -> tuple[float | None, int]:
         return self._runner.earliest_deadline(), self._runner.running
-
-    async def _every(self, seconds: float, what: str, call: Callable[[], None]) -> None:
-        while True:
-            # Spread: workers that started together would do it together for ever.
-            await asyncio.sleep(seconds * random.uniform(0.75, 1.25))  # noqa: S311 - no secret
-            try:
-                await self._loop.run_in_executor(self._thread, call)
-            except StoreError as error:
-                log.warning("%s failed (%s); it will be tried again", what, error)
-            except Exception:
-                # Whatever is wrong with it: nobody waits for a chore, so it would end unheard of.
-                log.exception("%s failed; it will be tried again", what)
 
     # --- burst, and the last job of a process -------------------------------------------------
 

@@ -159,3 +159,22 @@ def test_a_chore_that_fails_is_told_of_and_tried_again(
     Worker(app, burst=True).run()
     assert job.result(timeout=0), "it was tried once"
     assert "sweeping failed" in caplog.text
+
+
+def test_an_outage_may_last_for_thousands_of_tries(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waits that double for ever end in a number that is none, and with it the worker."""
+    monkeypatch.setattr("headgate.worker.claimer._LONGEST_BACKOFF", 0.0001)
+
+    @app.task
+    async def work() -> int:
+        return 1
+
+    handle = work.submit()
+    turns = iter(range(10_000))
+    mood = lambda _: StoreUnavailable("away") if next(turns) < 1100 else None  # noqa: E731
+    app._store = moody = Moody(app.store, mood)  # type: ignore[assignment]
+    Worker(app, burst=True).run()
+    assert moody.refused == 1100
+    assert handle.result(timeout=0) == 1

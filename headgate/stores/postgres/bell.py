@@ -25,6 +25,7 @@ import uuid
 import psycopg
 
 from headgate.errors import StoreError
+from headgate.patience import doubled
 from headgate.stores.postgres.connection import Connection
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.parameters import prepare
@@ -180,7 +181,7 @@ class Bells:
                     log.warning("the connection for wake-ups was lost (%s)", _line(error))
                 finally:
                     connection.close()
-            pause = min(0.1 * 2 ** min(failures, 10), _LONGEST_BACKOFF)
+            pause = doubled(failures, 0.1, _LONGEST_BACKOFF)
             self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             if self._ended():
                 return

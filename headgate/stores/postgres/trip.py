@@ -22,6 +22,7 @@ from headgate.claim import ClaimState
 from headgate.errors import StoreBusy, StoreInDoubt
 from headgate.jobs import Claimed
 from headgate.limits import Band
+from headgate.patience import doubled
 from headgate.stores.postgres import acting, arrays, leases
 from headgate.stores.postgres.acting import Act
 from headgate.stores.postgres.books import Books, Unheard
@@ -339,7 +340,7 @@ class RoundTrip:
             # something to run meanwhile, after a moment in which some of it may end.
             state = claim.state
             state.refusals = 0 if claimed else state.refusals + 1
-            pause = WITH_WORK if claimed else min(0.0005 * 2 ** min(state.refusals, 8), 0.1)
+            pause = WITH_WORK if claimed else doubled(state.refusals, 0.0005, 0.1)
             soon = pause * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
             wake_in = soon if wake_in is None else min(wake_in, soon)
         unrouted = False
