@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: pgbouncer chromium demo test check bench prove-exactness format clean
+.PHONY: pgbouncer chromium screenshots demo test check bench explain format clean \
+	prove-horizon prove-exactness prove-bucket prove-schedules prove-dashboard
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -53,17 +54,20 @@ explain: $(VENV)/.ready
 prove-horizon: $(VENV)/.ready
 	$(BIN)/python -m bench --store postgres --minutes 15 pinned-horizon
 
+# Tests in their full form, which takes minutes for some.
+PROVE := HEADGATE_PROOF=full $(BIN)/pytest -s --timeout 1800
+
 prove-exactness: $(VENV)/.ready pgbouncer
-	HEADGATE_PROOF=full $(BIN)/pytest -s tests/exactness tests/conformance $(ARGS)
+	$(PROVE) tests/exactness tests/conformance $(ARGS)
 
 prove-bucket: $(VENV)/.ready
-	HEADGATE_PROOF=full $(BIN)/pytest -s tests/bucket tests/exactness tests/crash tests/conformance -k bucket $(ARGS)
+	$(PROVE) tests/bucket tests/exactness tests/crash tests/conformance -k bucket $(ARGS)
 
 prove-schedules: $(VENV)/.ready
-	HEADGATE_PROOF=full $(BIN)/pytest -s tests/schedules tests/scheduler tests/configuration $(ARGS)
+	$(PROVE) tests/schedules tests/scheduler tests/configuration $(ARGS)
 
 prove-dashboard: $(VENV)/.ready chromium
-	HEADGATE_PROOF=full $(BIN)/pytest -s tests/web $(ARGS)
+	$(PROVE) tests/web $(ARGS)
 
 format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
