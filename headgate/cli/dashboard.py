@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,10 @@ BIND = "127.0.0.1:8765"
 @click.option(
     "--prefix", metavar="PATH", default="", help="The path under which a proxy has it, as /jobs."
 )
+@click.option(
+    "--forwarded", metavar="ADDRESS", multiple=True,
+    help="Of a proxy, or its network: what it says of who asks, and whether by https, is believed.",
+)  # fmt: skip
 @pass_frame
 def dashboard(
     frame: Frame,
@@ -55,6 +60,7 @@ def dashboard(
     redact: tuple[str, ...],
     key_metrics: tuple[str, ...],
     prefix: str,
+    forwarded: tuple[str, ...],
 ) -> None:
     """Serve the dashboard of a store.
 
@@ -78,6 +84,7 @@ def dashboard(
         )
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise click.UsageError(f"--prefix {prefix!r} must begin with a / and not end with one")
+    proxies = _proxies(forwarded)
     app = _app(frame, target)
     site = create_app(
         app,
@@ -86,7 +93,7 @@ def dashboard(
         redact=_redactions(redact),
         key_metrics=key_metrics,
     )
-    _serve(site, host, port, prefix)
+    _serve(site, host, port, prefix, proxies)
 
 
 def _app(frame: Frame, target: str | None) -> App:
@@ -107,6 +114,22 @@ def _address(bind: str) -> tuple[str, int]:
     if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
         raise click.UsageError(f"--bind {bind!r}: write HOST:PORT, as {BIND}")
     return host, int(port)
+
+
+def _proxies(given: tuple[str, ...]) -> list[str]:
+    """Addresses and networks. Not names, and not everybody: who can reach the port could say that
+    they are somebody else."""
+    for text in given:
+        try:
+            whole = ipaddress.ip_network(text).prefixlen == 0
+        except ValueError as error:
+            raise click.UsageError(
+                f"--forwarded {text!r}: write the address of the proxy, as 127.0.0.1, or its"
+                f" network, as 10.0.0.0/24 ({error})"
+            ) from None
+        if whole:
+            raise click.UsageError(f"--forwarded {text}: that is everybody; name the proxy alone")
+    return list(given)
 
 
 def _access(token: str | None, view_token: str | None, users: Path | None) -> Access:
@@ -159,7 +182,7 @@ def _redactions(given: tuple[str, ...]) -> dict[str, list[str]]:
     return found
 
 
-def _serve(site: object, host: str, port: int, prefix: str) -> None:
+def _serve(site: object, host: str, port: int, prefix: str, proxies: list[str]) -> None:
     import socket
 
     import uvicorn
@@ -174,7 +197,8 @@ def _serve(site: object, host: str, port: int, prefix: str) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
         timeout_graceful_shutdown=2,
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

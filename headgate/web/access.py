@@ -21,6 +21,8 @@ Role = Literal["view", "operate"]
 ROLES: tuple[Role, ...] = ("view", "operate")
 
 SESSION = 12 * 3600.0
+SIGNED = "session with an id"
+"""Another word when what is signed has other parts: one is never read as the other."""
 SHORTEST_TOKEN = 16
 SHORTEST_PASSWORD = 8
 
@@ -40,6 +42,13 @@ class Visitor:
 class User:
     password: str = field(repr=False)
     role: Role = "view"
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    id: str
+    ends: float
+    visitor: Visitor
 
 
 class Access:
@@ -72,6 +81,9 @@ class Access:
                     f"the password of {name!r} is shorter than {SHORTEST_PASSWORD} characters"
                 )
         self._key = self._derive()
+        self._ending = threading.Lock()
+        self._ended: dict[str, float] = {}
+        """Sessions that were ended by those who had them, until they end by themselves."""
 
     @property
     def required(self) -> bool:
@@ -131,21 +143,40 @@ class Access:
     # --- sessions ----------------------------------------------------------------------------
 
     def open_session(self, visitor: Visitor) -> str:
-        told = f"{int(time.time() + SESSION)}.{visitor.role}.{visitor.name}"
+        ends, id = int(time.time() + SESSION), secrets.token_urlsafe(12)
+        told = f"{ends}.{id}.{visitor.role}.{visitor.name}"
         text = base64.urlsafe_b64encode(told.encode()).decode()
-        return f"{text}.{self.sign('session', text)}"
+        return f"{text}.{self.sign(SIGNED, text)}"
 
     def by_session(self, cookie: str) -> Visitor | None:
+        session = self._session(cookie)
+        if session is None or session.id in self._ended:
+            return None
+        return session.visitor
+
+    def end_session(self, cookie: str) -> None:
+        """Whoever has a copy of it is not let in any more. This process remembers so until the
+        session would have ended by itself; others with the same credentials do not know."""
+        session = self._session(cookie)
+        if session is None:
+            return
+        now = time.time()
+        with self._ending:
+            for id in [id for id, ends in self._ended.items() if ends < now]:
+                del self._ended[id]
+            self._ended[session.id] = session.ends
+
+    def _session(self, cookie: str) -> _Session | None:
         text, _, signature = cookie.partition(".")
         # As bytes: text is compared only where it is ASCII, and anybody can send other cookies.
         if not hmac.compare_digest(
-            self.sign("session", text).encode(), signature.encode("utf-8", "replace")
+            self.sign(SIGNED, text).encode(), signature.encode("utf-8", "replace")
         ):
             return None
-        ends, role, name = base64.urlsafe_b64decode(text).decode().split(".", 2)
+        ends, id, role, name = base64.urlsafe_b64decode(text).decode().split(".", 3)
         if float(ends) < time.time() or role not in ROLES:
             return None
-        return Visitor(name, role, "session")
+        return _Session(id, float(ends), Visitor(name, role, "session"))
 
     def sign(self, purpose: str, text: str) -> str:
         told = f"{purpose}\0{text}".encode("utf-8", "replace")

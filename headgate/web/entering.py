@@ -48,6 +48,7 @@ def login(request: Request) -> Response:
 
 
 def logout(request: Request) -> Response:
+    site_of(request).access.end_session(request.cookies.get(SESSION_COOKIE, ""))
     answer = back_to(request, "/login")
     answer.headers.append(
         "set-cookie", f"{SESSION_COOKIE}=; Max-Age=0; {cookie_options(request.scope)}"

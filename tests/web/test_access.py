@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 from starlette.applications import Starlette
@@ -15,9 +19,10 @@ from starlette.routing import Mount
 from headgate.cli import root
 from headgate.errors import ConfigError
 from headgate.web import Access, User, create_app
+from headgate.web.access import SESSION, Throttle
 from headgate.web.guard import MAX_BODY, POLICY
 from tests.web.scene import Scene
-from tests.web.visit import OPERATOR, VIEWER, Visit, access, from_afar, visiting
+from tests.web.visit import OPERATOR, VIEWER, Visit, access, from_afar, spoken, visiting
 
 PAGES = (
     "/",
@@ -221,6 +226,63 @@ def test_sessions_cannot_be_made_up(still: Scene) -> None:
         assert again.role == "view"
 
 
+def test_logging_out_ends_the_session_and_every_copy_of_it(still: Scene) -> None:
+    with visiting(create_app(still.app, access=access())) as visit:
+        visit.log_in(OPERATOR)
+        mine, copied = visit.cookies["headgate_session"], dict(visit.cookies)
+        visit.cookies.clear()
+        visit.log_in(OPERATOR)
+        other = dict(visit.cookies)
+        assert visit.cookies["headgate_session"] != mine, "each session is its own"
+        visit.cookies.clear()
+        visit.cookies.update(copied)
+        assert visit.form("/queues", "/logout").status_code == 303
+        for cookies, code in ((copied, 303), (other, 200)):
+            visit.cookies.clear()
+            visit.cookies.update(cookies)
+            assert visit.get("/groups").status_code == code
+        visit.cookies.clear()
+        visit.cookies.update(copied)
+        assert visit.get("/api/jobs").status_code == 401
+        assert visit.get("/stream").status_code == 401
+
+
+def test_only_what_was_ended_is_remembered_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = access()
+    visitor = made.by_token(OPERATOR)
+    assert visitor is not None
+    for text in ("", "x.y", "ü"):
+        made.end_session(text)
+    assert not made._ended
+    made.end_session(made.open_session(visitor))
+    assert len(made._ended) == 1
+    later = time.time() + SESSION + 1
+    monkeypatch.setattr("headgate.web.access.time.time", lambda: later)
+    last = made.open_session(visitor)
+    made.end_session(last)
+    assert len(made._ended) == 1, "the first has run out"
+    assert made.by_session(last) is None
+
+
+def test_cookies_are_for_https_where_it_is_spoken(still: Scene) -> None:
+    for scheme in ("http", "https"):
+        site = create_app(still.app, access=access())
+        with visiting(spoken(site, scheme)) as visit:
+            answer = visit.get("/login")
+            found = re.search(r'name="csrf" value="([0-9a-f]+)"', answer.text)
+            assert found
+            seed = answer.headers["set-cookie"]
+            # The client speaks plain http: it would not send back what is for https.
+            headers = {"cookie": seed.partition(";")[0]}
+            form = {"csrf": found[1], "password": OPERATOR}
+            entered = visit.post("/login", data=form, headers=headers)
+            session = entered.headers["set-cookie"]
+            assert entered.status_code == 303
+            assert ["; Secure" in cookie for cookie in (seed, session)] == [scheme == "https"] * 2
+
+
 def test_mounted_under_a_prefix_all_links_stay_inside(small: Scene) -> None:
     inner = create_app(small.app, access=access())
     outer = Starlette(routes=[Mount("/ops/jobs", inner)])
@@ -278,22 +340,47 @@ def test_it_does_not_start_elsewhere_without_credentials(tmp_path: Path, still: 
     users.write_text("operator:boss:correct horse\n")
     assert "line 1" in command(*url, "--users", str(users)).stderr
     assert "no store" in command("--url", f"sqlite:///{tmp_path}/none.db").stderr
+    for proxy in ("*", "0.0.0.0/0", "::/0", "proxy.example", "10.0.0.1/8", ""):
+        done = command(*url, "--forwarded", proxy)
+        assert done.exit_code == 2
+        assert "--forwarded" in done.stderr
 
 
-def test_it_serves_until_it_is_told_to_stop(small: Scene) -> None:
-    import httpx
-
-    done = [sys.executable, "-m", "headgate", "dashboard", "--url", small.app.url]
+@contextmanager
+def running(scene: Scene, *arguments: str) -> Generator[str]:
+    """`headgate dashboard` as a process, by its address."""
+    words = [sys.executable, "-m", "headgate", "dashboard", "--url", scene.app.url, *arguments]
     env = {"HEADGATE_DASHBOARD_TOKEN": OPERATOR}
-    with subprocess.Popen(
-        [*done, "--bind", "0.0.0.0:0"], stdout=subprocess.PIPE, text=True, env=env
-    ) as process:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
-        url = process.stdout.readline().strip().replace("0.0.0.0", "127.0.0.1")
         try:
-            assert httpx.get(f"{url}groups").status_code == 303
-            headers = {"authorization": f"Bearer {OPERATOR}"}
-            assert "gpu-memory" in httpx.get(f"{url}groups", headers=headers).text
+            yield process.stdout.readline().strip().replace("0.0.0.0", "127.0.0.1")
         finally:
             process.terminate()
             assert process.wait(15) in (0, -15)
+
+
+def test_it_serves_until_it_is_told_to_stop(still: Scene) -> None:
+    with running(still, "--bind", "0.0.0.0:0") as url:
+        by_https = {"x-forwarded-proto": "https", "x-forwarded-for": "203.0.113.9"}
+        assert httpx.get(f"{url}groups").status_code == 303
+        assert "Secure" not in httpx.get(f"{url}login", headers=by_https).headers["set-cookie"]
+        headers = {"authorization": f"Bearer {OPERATOR}"}
+        assert "gpu-memory" in httpx.get(f"{url}groups", headers=headers).text
+
+
+def test_a_proxy_is_believed_where_it_is_named(still: Scene) -> None:
+    with running(still, "--bind", "127.0.0.1:0", "--forwarded", "127.0.0.1") as url:
+        told = {"x-forwarded-proto": "https", "x-forwarded-for": "198.51.100.7, 203.0.113.9"}
+        assert "; Secure" in httpx.get(f"{url}login", headers=told).headers["set-cookie"]
+        assert "; Secure" not in httpx.get(f"{url}login").headers["set-cookie"]
+        # Guesses are counted by who sent them, as the last proxy saw it.
+        wrong = {"authorization": "Bearer no", **told}
+        for _ in range(Throttle.FAILURES):
+            assert httpx.get(f"{url}api/jobs", headers=wrong).status_code == 401
+        assert httpx.get(f"{url}api/jobs", headers=wrong).status_code == 429
+        others = {**wrong, "x-forwarded-for": "203.0.113.9, 198.51.100.7"}
+        assert httpx.get(f"{url}api/jobs", headers=others).status_code == 401
+    with running(still, "--bind", "127.0.0.1:0", "--forwarded", "192.0.2.0/24") as url:
+        answer = httpx.get(f"{url}login", headers={"x-forwarded-proto": "https"})
+        assert "Secure" not in answer.headers["set-cookie"], "that was no proxy of ours"

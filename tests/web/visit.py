@@ -55,3 +55,14 @@ def from_afar(site: ASGIApp, address: str = "203.0.113.9") -> ASGIApp:
         await site(scope, receive, send)
 
     return served
+
+
+def spoken(site: ASGIApp, scheme: str) -> ASGIApp:
+    """The same application, behind a server that speaks http or https."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["scheme"] = scheme
+        await site(scope, receive, send)
+
+    return served
