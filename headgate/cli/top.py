@@ -17,6 +17,7 @@ import click
 
 from headgate.cli import values
 from headgate.cli.frame import Frame, Verb, pass_frame
+from headgate.stores.glances import glancing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,6 +29,8 @@ WINDOW = 60.0
 BOUND = 100_000
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 60
+AGE = 0.2
+"""Seconds that what is shown may be old: on a bucket, one request does for all that is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +90,12 @@ def top(frame: Frame, once: bool, every: float) -> None:
 
 
 def look(store: Store) -> Glance:
-    now = store.now()
-    (ended,) = store.ended([now - WINDOW, now], BOUND)
-    loads = sorted(store.loads(), key=_fullest)
-    workers = sorted(store.workers(), key=lambda w: (w.state != "alive", -w.running, w.name))
-    queues = sorted(store.queues(), key=lambda q: (-q.waiting, q.name))
+    with glancing(AGE):
+        now = store.now()
+        (ended,) = store.ended([now - WINDOW, now], BOUND)
+        loads = sorted(store.loads(), key=_fullest)
+        workers = sorted(store.workers(), key=lambda w: (w.state != "alive", -w.running, w.name))
+        queues = sorted(store.queues(), key=lambda q: (-q.waiting, q.name))
     return Glance(now, loads, workers, queues, ended)
 
 

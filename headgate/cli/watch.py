@@ -15,6 +15,7 @@ import click
 from headgate.cli import values
 from headgate.cli.exits import OK, TROUBLE
 from headgate.cli.frame import Frame, Verb, pass_frame
+from headgate.stores.glances import glancing
 
 if TYPE_CHECKING:
     from headgate.jobs import JobRecord
@@ -24,6 +25,8 @@ EVERY = 0.3
 """Seconds between looks: nothing rings when a job starts or tells how far it is."""
 REST = 0.05
 WHY_EVERY = 2.0
+AGE = 1.0
+"""Seconds that what is shown may be old: on a bucket every look is a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,13 @@ def watch(frame: Frame, id: str, timeout: float | None, no_output: bool) -> None
     if store.job(id) is None:
         raise JobNotFound(f"no job {id!r} in {store.url}: check the id; finished jobs are pruned")
     last: JobRecord | None = None
-    for seen in follow(store, id, timeout, output=not no_output):
-        last = seen.job
-        if frame.as_json:
-            click.echo(json.dumps(_data(seen, store.now()), ensure_ascii=False))
-        else:
-            _show(seen)
+    with glancing(AGE):
+        for seen in follow(store, id, timeout, output=not no_output):
+            last = seen.job
+            if frame.as_json:
+                click.echo(json.dumps(_data(seen, store.now()), ensure_ascii=False))
+            else:
+                _show(seen)
     if last is None or not last.done:
         if timeout is not None:
             click.echo(f"headgate: job {id} has not ended after {timeout:g} s", err=True)

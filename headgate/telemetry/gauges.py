@@ -11,6 +11,7 @@ from typing import Protocol
 
 from headgate.errors import HeadgateError
 from headgate.limits import split_group
+from headgate.stores.glances import glancing
 from headgate.stores.protocol import (
     EndRecord,
     LimitLoad,
@@ -25,6 +26,8 @@ from headgate.telemetry.meter import Meter
 
 FRESH = 5.0
 """Seconds for which one look does for whoever asks."""
+AGE = 1.0
+"""Seconds that what it sees may be old."""
 KEYS = 1000
 """Keys of all limits whose keys are told apart."""
 EVENTS = 500
@@ -190,7 +193,11 @@ class Looker:
             return self._seen
 
     def _look(self) -> list[Value]:
-        store = self._store()
+        # Where each question costs a request, one does for all of them.
+        with glancing(AGE):
+            return self._ask(self._store())
+
+    def _ask(self, store: Store) -> list[Value]:
         self._past.note_events(store, rejected=False)
         look = Look(store.now(), store.queues(), store.loads(), store.workers())
         return values(look, store.schedules(), held_keys(store, self._keyed))

@@ -1,4 +1,4 @@
-"""`headgate watch` and `headgate top`, on both stores."""
+"""`headgate watch` and `headgate top`, on every kind of store."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Scene:
                 process.kill()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "bucket-server"])
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     made = Scene(store_url(request.param, tmp_path, quick=True))
     yield made

@@ -63,6 +63,7 @@ def test_counts_of_all_processes_add_up_and_outlive_them(site: Metered) -> None:
     assert tree.stop() == 0
 
 
+@pytest.mark.parametrize("site", ["sqlite", "postgres", "bucket-server"], indirect=True)
 def test_gauges_tell_how_the_store_is(site: Metered) -> None:
     settings = site.folder / "headgate.toml"
     settings.write_text("[concurrency]\ndefault_lease_duration_secs = 12\n")
@@ -157,6 +158,7 @@ def test_a_store_that_cannot_be_looked_at_is_told(quick: Metered) -> None:
         ("prometheus_client", "headgate.telemetry.collector(app)", "metrics"),
         ("prometheus_client", "WorkerOptions('a:b', metrics='127.0.0.1:1').checked()", "metrics"),
         ("opentelemetry", "headgate.telemetry.instrument(app)", "otel"),
+        ("opentelemetry.exporter", "WorkerOptions('a:b', otel=True).checked()", "otlp"),
     ],
 )
 def test_an_extra_that_is_missing_is_named(module: str, call: str, extra: str) -> None:

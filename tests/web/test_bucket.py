@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headgate.cli import top, watch
 from headgate.jobs import NewJob
 from headgate.stores.bucket.store import BucketStore
+from headgate.stores.glances import glancing
 from headgate.stores.protocol import Output, OutputPiece
+from headgate.telemetry.counts import Counts
+from headgate.telemetry.gauges import Looker
 from headgate.web import create_app
 from tests.bucket.memory import MemoryObjects
 from tests.web import scene as scenes
@@ -17,6 +23,8 @@ from tests.web.pages import addresses
 from tests.web.visit import visiting
 
 MOST = 6
+LOOK = 2
+"""Requests of a look at everything: has it changed, and how."""
 LARGE = '{"to": "' + "x" * 10_000 + '"}'
 
 
@@ -56,3 +64,40 @@ def test_a_page_takes_few_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     scene.close()
     print(took)
     assert {name: count for name, count in took.items() if count > MOST} == {}
+
+
+def test_a_scrape_and_a_look_from_a_terminal_take_few_requests(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    one = BucketStore(f"s3://tests/x?cache={tmp_path}/one", objects=objects)
+    other: Any = BucketStore(f"s3://tests/x?cache={tmp_path}/two", objects=objects)
+    looker = Looker(lambda: other, Counts(), frozenset(("tenant",)))
+    took: dict[str, int] = {}
+    try:
+        looks: list[tuple[str, Callable[[], object]]] = [
+            ("first", looker.values), ("scrape", looker.values), ("top", lambda: top.look(other)),
+        ]  # fmt: skip
+        for n, (name, look) in enumerate(looks):
+            one.pause_queue("mail", n % 2 == 0)
+            looker._looked = other._commits.following.looked_at = float("-inf")
+            before = sum(objects.requests().values())
+            look()
+            took[name] = sum(objects.requests().values()) - before
+    finally:
+        other.close()
+        one.close()
+    print(took)
+    assert max(took.values()) <= LOOK
+
+
+def test_following_a_job_does_not_ask_at_every_look(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    store = BucketStore(f"s3://tests/x?cache={tmp_path}/one&poll=4", objects=objects)
+    (job,) = store.submit([NewJob("letter")])
+    began, before = time.monotonic(), sum(objects.requests().values())
+    with glancing(watch.AGE):
+        seen = [one.what for one in watch.follow(store, job.id, 2.0, output=True)]
+    took = time.monotonic() - began
+    asked = sum(objects.requests().values()) - before
+    store.close()
+    assert seen[0] == "state"
+    assert asked <= took / watch.AGE + 3, f"{asked} requests in {took:.1f} s"
