@@ -11,7 +11,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def telling(command: F) -> F:
-    """Adds --metrics, --key-metrics, --log-format and --log-level."""
+    """Adds --metrics, --key-metrics, --otel, --log-format and --log-level."""
     for option in (
         click.option(
             "--log-level",
@@ -26,6 +26,11 @@ def telling(command: F) -> F:
             default="text",
             show_default=True,
             help="json: a document a line, with job, attempt and group.",
+        ),
+        click.option(
+            "--otel",
+            is_flag=True,
+            help="Send OpenTelemetry spans and metrics where OTEL_EXPORTER_OTLP_ENDPOINT says.",
         ),
         click.option(
             "--key-metrics",

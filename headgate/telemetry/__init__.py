@@ -6,7 +6,8 @@ counts    counters and histograms as plain numbers, which can be sent and added 
 meter     what the loops of a worker and an app have to tell
 gauges    the store as it is now, from bounded reads
 exposition  all of that as Prometheus reads it; serving, server: over HTTP, by the keeper
-tracing   OpenTelemetry spans of submit and run; otelmeter: the counts there too
+tracing   OpenTelemetry spans of submit and run; otelmeter: the counts there too; exporting: both
+          to a collector, by a flag
 jsonlog   log lines as JSON
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
@@ -58,6 +59,8 @@ class WorkerOptions:
     """HOST:PORT on which the keeper serves `/metrics`; None: nothing is counted."""
     key_metrics: tuple[str, ...] = ()
     """Limits whose keys are told apart there."""
+    otel: bool = False
+    """Spans and metrics go to a collector of OpenTelemetry."""
 
     def checked(self) -> WorkerOptions:
         """Itself, or a `ConfigError` that names the flag that cannot be used."""
@@ -74,6 +77,8 @@ class WorkerOptions:
         _check_loop(self.loop)
         if self.metrics is not None:
             _check_metrics(self.metrics)
+        if self.otel:
+            _check_otel()
         if self.queues is not None:
             queues = tuple(dict.fromkeys(queue.strip() for queue in self.queues))
             if not queues or not all(queues):
@@ -103,6 +108,14 @@ def _check_metrics(where: str) -> None:
         package = (error.name or "").partition(".")[0]
         raise ConfigError(f"--metrics needs {package}: install headgate[metrics]") from None
     address(where)
+
+
+def _check_otel() -> None:
+    try:
+        importlib.import_module("headgate.telemetry.exporting")
+    except ImportError as error:
+        package = ".".join((error.name or "").split(".")[:2])
+        raise ConfigError(f"--otel needs {package}: install headgate[otlp]") from None
 
 
 def _check_loop(loop: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import types
 from pathlib import Path
@@ -17,6 +18,10 @@ from headgate.tasks import Task
 MAIN_COPY = "__headgate_main__"
 """The name under which a script is run again to find its tasks: not `__main__`, so that
 what stands under `if __name__ == "__main__":` is left out."""
+
+
+OTEL = "HEADGATE_OTEL"
+"""Set in the environment of all processes of a worker that has `--otel`."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -54,6 +59,13 @@ def source_of(task: Task[..., Any], also: str | None, url: str | None) -> Source
     return Source(task.name, module, qualname, path, main, also, url)
 
 
+def export(app: apps.App, *, soon: bool = False) -> None:
+    """Its spans and metrics go to a collector."""
+    from headgate.telemetry import exporting
+
+    exporting.export(app, soon=soon)
+
+
 _found: dict[Source, Task[..., Any]] = {}
 _mains: dict[str, types.ModuleType] = {}
 
@@ -65,6 +77,8 @@ def find_task(source: Source) -> Task[..., Any]:
         task = _find(source)
         if source.url is not None:
             task.app._url = source.url
+        if OTEL in os.environ:
+            export(task.app, soon=True)
         _found[source] = task
     return task
 

@@ -7,6 +7,7 @@ what the worker says meanwhile: answers, and the order to stop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import signal
@@ -130,8 +131,19 @@ class Ward:
         except Exception as error:
             print(f"headgate: {error}", file=sys.stderr)
 
+    def _import(self, source: Source) -> None:
+        """Before the attempt: threads that its module starts are not the job's. What goes wrong
+        goes wrong again there, and is told."""
+        try:
+            with contextlib.suppress(Exception):
+                find_task(source)
+        except SystemExit:
+            if self.stop is not None:
+                raise  # it was told to stop; otherwise the module ends what imports it
+
     def _attempt(self, run: Run) -> None:
         self.stop = None
+        self._import(run.source)
         before = set(threading.enumerate())
         ending = self._execute(run)
         payload = msgspec.json.encode(ending)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -18,10 +26,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from headgate import App, Cap, ConcurrencyLimitReached
 from headgate.errors import ConfigError
+from headgate.jobs import JobFilter
 from headgate.telemetry import instrument
+from tests.telemetry import sample
 from tests.telemetry.conftest import Metered
 from tests.telemetry.sample import spans
-from tests.worker.site import REPO
+from tests.worker.site import REPO, wait_until
 
 SUBMIT = """
 from tests.telemetry.sample import app, greet, alone, late, true
@@ -71,6 +81,71 @@ def submit_and_run(site: Metered, follow: str) -> None:
                     and s["kind"] == "SpanKind.PRODUCER"]  # fmt: skip
     parent = by_id[follow_up["parent_id"]]
     assert parent["attributes"]["headgate.task"] == "alone"
+
+
+class Collector(BaseHTTPRequestHandler):
+    """What is sent to a collector of OpenTelemetry."""
+
+    traces: ClassVar[list[ResourceSpans]] = []
+    metrics: ClassVar[set[str]] = set()
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        if self.path == "/v1/traces":
+            self.traces.extend(ExportTraceServiceRequest.FromString(body).resource_spans)
+        else:
+            for told in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                self.metrics.update(m.name for scope in told.scope_metrics for m in scope.metrics)
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+    @classmethod
+    def ran(cls) -> list[str]:
+        """Tasks of which runs were told."""
+        return [
+            attribute.value.string_value
+            for told in cls.traces
+            for scope in told.scope_spans
+            for span in scope.spans
+            if span.name == "run default"
+            for attribute in span.attributes
+            if attribute.key == "headgate.task"
+        ]
+
+
+@pytest.fixture
+def collector() -> Iterator[str]:
+    """The address of one."""
+    Collector.traces.clear()
+    Collector.metrics.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_flag_of_the_worker_sends_them_without_any_code(quick: Metered, collector: str) -> None:
+    sample.app.submit_many([sample.greet.call("acme"), sample.greet.call("x"), sample.alone.call()])
+    tree = quick.work("--otel", "--log-level", "error", OTEL_EXPORTER_OTLP_ENDPOINT=collector)
+    # That of the isolated task comes from the process in which it ran, while that is there.
+    wait_until(lambda: "alone" in Collector.ran())
+    done = JobFilter(states=frozenset(("succeeded",)))
+    wait_until(lambda: sample.app.store.count(done) == 4)
+    assert tree.stop() == 0
+    assert "Traceback" not in tree.output()
+    names = {a.value.string_value for t in Collector.traces for a in t.resource.attributes
+             if a.key == "service.name"}  # fmt: skip
+    assert names == {"headgate"}
+    assert sorted(Collector.ran()) == ["alone", "charge", "greet", "greet"]
+    assert {"messaging.client.consumed.messages", "messaging.process.duration"} <= Collector.metrics
 
 
 class Seen:
