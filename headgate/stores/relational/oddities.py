@@ -12,8 +12,8 @@ from headgate.claim import Block, Room
 from headgate.limits import Band, needs_of
 from headgate.stores.protocol import Trouble, WorkerRecord
 from headgate.stores.relational import orphans
-from headgate.stores.relational.lines import list_lanes, list_lines
-from headgate.stores.relational.transaction import Transaction
+from headgate.stores.relational.lines import list_heads, list_lines
+from headgate.stores.relational.transaction import Row, Transaction
 from headgate.stores.relational.values import Values
 
 LANES = 500
@@ -65,30 +65,35 @@ def _waiting(tx: Transaction, workers: Sequence[WorkerRecord], older: float) -> 
             continue
         for priority, bands in priorities.items():
             for text in bands:
-                serving = serving_workers(workers, Band.parse(text).task, queue)
+                band = Band.parse(text)
+                serving = serving_workers(workers, band.task, queue)
                 free = [worker for worker in serving if worker.running < worker.concurrency]
-                if serving and not free:
-                    continue  # all are busy: waiting is what is to be done
-                for turn, lane in list_lanes(tx, queue, priority, text):
+                if serving and (not free or room.blocks_band(band)):
+                    continue  # all are busy, or a limit is full: waiting is what is to be done
+                for head in list_heads(tx, queue, priority, text, looks if serving else 1):
                     looks -= 1
                     if looks < 0 or shown >= SHOWN:
                         return
-                    key = LaneKey(queue, priority, text, turn, lane)
-                    trouble = _lane(tx, room, key, free, older)
+                    key = LaneKey(queue, priority, text, head["turn"], head["lane"])
+                    trouble = _lane(tx.now, room, key, head, free, older)
                     if trouble is not None:
                         shown += 1
                         yield trouble
-                    if not serving:
-                        break  # one of them says it all
+                if not looks:
+                    return
 
 
 def _lane(
-    tx: Transaction, room: Room, key: LaneKey, free: Sequence[WorkerRecord], older: float
+    now: float,
+    room: Room,
+    key: LaneKey,
+    head: Row,
+    free: Sequence[WorkerRecord],
+    older: float,
 ) -> Trouble | None:
-    head = tx.row(tx.sql.look.head, key.params())
-    if head is None or head["since"] > tx.now - older:
+    if head["since"] > now - older:
         return None
-    task, waited = Band.parse(key.band).task, tx.now - head["since"]
+    task, waited = Band.parse(key.band).task, now - head["since"]
     job = f"job {head['id']} of task {task} has waited in queue {key.queue} for {waited:,.0f} s"
     if not free:
         return Trouble("unserved", f"{job}, and no worker that is there would take it")

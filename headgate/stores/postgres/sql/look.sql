@@ -56,12 +56,6 @@ SELECT grp FROM headgate.overrides WHERE what <> 'weight' UNION
 SELECT grp FROM headgate.carried UNION
 SELECT grp FROM headgate.slots WHERE epoch = headgate.epoch() AND token IS NOT NULL
 
--- name: head
-SELECT q.place, q.since, j.id::text AS id FROM headgate.ready q
-CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = q.job LIMIT 1) j
-WHERE q.queue = :queue AND q.priority = :priority AND q.band = :band AND q.turn = :turn
-  AND q.lane = :lane ORDER BY q.place LIMIT 1
-
 -- name: overdue
 SELECT j.id::text AS id, j.task, r.overdue, r.started_at, coalesce(w.name, r.worker) AS worker
 FROM headgate.running r

@@ -33,11 +33,6 @@ SELECT j.id FROM reservations r JOIN jobs j ON j.n = r.job WHERE r.grp = :grp
 -- name: groups
 SELECT grp FROM overrides WHERE what <> 'weight' UNION SELECT grp FROM carried UNION SELECT grp FROM slots
 
--- name: head
-SELECT q.place, q.since, j.id AS id FROM ready q JOIN jobs j ON j.n = q.job
-WHERE q.queue = :queue AND q.priority = :priority AND q.band = :band AND q.turn = :turn
-  AND q.lane = :lane ORDER BY q.place LIMIT 1
-
 -- name: overdue
 SELECT j.id AS id, j.task, r.overdue, r.started_at, coalesce(w.name, r.worker) AS worker
 FROM running r JOIN jobs j ON j.n = r.job LEFT JOIN workers w ON w.id = r.worker
