@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from headgate.errors import HeadgateError
 from headgate.stores.glances import glancing
@@ -213,13 +214,24 @@ class Sampler:
 
     def _note(self, sample: Sample) -> None:
         history = self.history
-        history.totals.append(Total(sample.at, sample.waiting, sample.running))
+        _add(history.totals, Total(sample.at, sample.waiting, sample.running))
         seen: set[str] = set()
         for load in sample.loads[:GROUPS]:
             group = load.limit.group
             seen.add(group)
             points = history.groups.setdefault(group, deque[Point](maxlen=KEPT))
             value = None if load.limit.keyed else load.limit.value
-            points.append(Point(sample.at, load.held, value, load.waiting))
+            _add(points, Point(sample.at, load.held, value, load.waiting))
         for gone in set(history.groups) - seen:
             del history.groups[gone]
+
+
+_P = TypeVar("_P", Point, Total)
+
+
+def _add(points: deque[_P], point: _P) -> None:
+    """One every few seconds, so that all of them are an hour; the last is always the latest."""
+    if len(points) > 1 and points[-1].at - points[-2].at < EVERY:
+        points[-1] = point
+    else:
+        points.append(point)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 
 from starlette.requests import Request
@@ -63,7 +64,8 @@ async def _tell(sampler: Sampler, streams: Streams) -> AsyncIterator[str]:
             if quiet >= BEAT:
                 quiet = 0.0
                 yield ": still here\n\n"
-            await asyncio.sleep(EVERY)
+            # All at the same moments, so that the pages of all who look are made from one look.
+            await asyncio.sleep(EVERY - time.monotonic() % EVERY)
             quiet += EVERY
     finally:
         streams.open -= 1

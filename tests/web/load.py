@@ -62,6 +62,10 @@ FROM {schema}.jobs WHERE n >= %(start)s::bigint AND n < %(start)s::bigint + %(co
 """
 
 
+def any_of_it(step: tuple[int, str, str]) -> bool:
+    return step[0] > 0
+
+
 def fill_postgres(url: str, *, ended: int, hot: int, keys: int) -> None:
     """The same on PostgreSQL, which knows nothing of it: no statistics are gathered until some
     time after such a load, and here they never are."""
@@ -80,11 +84,13 @@ def fill_postgres(url: str, *, ended: int, hot: int, keys: int) -> None:
         assert found is not None
         start = found[0]
         steps = ((ended, "old", _PG_FINISHED), (hot, "hot", _PG_READY), (keys, "", _PG_READY))
-        for count, key, statement in steps:
+        for count, key, statement in filter(any_of_it, steps):
             cells: dict[str, object] = {"start": start, "count": count, "now": now, "key": key}
             run(_PG_JOBS, {**cells, "band": _BAND, "keyed": not key})
             run(statement, cells)
             start += count
+        # What is submitted from now on is numbered after these.
+        db.execute("SELECT setval(%s, %s)", (f"{address.schema}.places", start))
 
 
 def fill(file: Path, *, ended: int, hot: int, keys: int) -> None:
@@ -94,7 +100,7 @@ def fill(file: Path, *, ended: int, hot: int, keys: int) -> None:
     (start,) = db.execute("SELECT max(n) + 1 FROM jobs").fetchone()
     now = time.time()
     steps = ((ended, "old", _FINISHED), (hot, "hot", _READY), (keys, "", _READY))
-    for count, key, statement in steps:
+    for count, key, statement in filter(any_of_it, steps):
         params = {"start": start, "count": count, "now": now}
         db.execute(_JOBS, {**params, "band": _BAND, "key": key, "keyed": not key})
         db.execute(statement, params)

@@ -24,6 +24,7 @@ from headgate.jobs import Finish, NewJob
 from headgate.stores.postgres.url import parse
 from headgate.stores.protocol import Output, OutputPiece
 from headgate.web import create_app
+from headgate.web.sampler import Sample, Sampler
 from tests.stores import store_url
 from tests.web import scene as scenes
 from tests.web.browser import browsing, serving
@@ -303,6 +304,17 @@ def test_what_is_held_stays_level(store: str, tmp_path: Path) -> None:
         check(name) for name in seen.numbers for end, check in bounds.items() if name.endswith(end)
     ]
     assert [told for told in wrong if told] == []
+
+
+@pytest.mark.parametrize("every", [1.0, 2.0, 5.0])
+def test_an_hour_is_remembered_however_often_somebody_looks(every: float) -> None:
+    sampler = Sampler(lambda: pytest.fail("nobody looks"))
+    for n in range(int(7200 / every)):
+        sampler._note(Sample(n * every, (), (), (), 0))
+    totals = sampler.history.totals
+    assert totals[-1].at == 7200 - every
+    assert 3590 < totals[-1].at - totals[0].at < 4400
+    assert len(totals) <= 720
 
 
 def test_any_number_of_pages_have_one_stream(tmp_path: Path) -> None:
