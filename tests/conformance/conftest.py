@@ -76,6 +76,7 @@ NOT_SHARDED = {
     "test_the_latest_of_a_task_is_found_among_many_ends": "each shard looks so far back",
     "test_not_past_somebody_who_waits_for_a_place": "so is the order of starts",
     "test_of_many_places_one_is_left_to_who_waits_for_it": "what is reserved ahead is divided",
+    "test_kinds_that_have_places_go_on_side_by_side": "short jobs come from one shard for a while",
     "test_lost_places_are_written_down_again": "writes to tables",
     "test_who_declared_nothing_leaves_nothing": "reads tables",
 }
