@@ -39,6 +39,10 @@ _LONGEST_GAP = 0.02
 _LONGEST_BACKOFF = 2.0
 _AHEAD = 16
 """Jobs reserved at once, for each that may run."""
+_AHEAD_MORE = 4
+"""At most so many times as many, where a round trip takes longer than …"""
+_USUAL = 0.1
+"""… so many seconds: what is dear is to carry much."""
 _AHEAD_KEYED = 2
 """The same for jobs of a key: who comes new waits for no more of another's than this."""
 _APART = 0.5
@@ -275,7 +279,8 @@ class Claimer:
             return 0
         # Enough to go on with while a round trip is under way; and no more than is remembered of
         # starts that the store has not heard of.
-        ahead = min(_AHEAD * self._concurrency, STARTS - len(chains.untold)) - chains.waiting
+        most = int(_AHEAD * self._concurrency * min(max(1.0, self._took / _USUAL), _AHEAD_MORE))
+        ahead = min(most, STARTS - len(chains.untold)) - chains.waiting
         return max(0, ahead if self._left is None else min(ahead, self._left - room))
 
     def _ahead_work(self) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ import pytest
 from headgate.clock import Clock
 from headgate.errors import StoreUnavailable
 from headgate.jobs import Retention
-from headgate.stores.bucket import keeping, replacing
+from headgate.stores.bucket import alone, keeping, replacing
+from headgate.stores.bucket.alone import Alone
 from tests.bucket.machines import LEDGER, Machine, need, opened, same
 from tests.bucket.memory import MemoryObjects
 
@@ -163,3 +166,45 @@ def test_a_missing_object_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 del objects.held[key]
         with pytest.raises(StoreUnavailable, match=r"all/runs/.* is missing"):
             Machine(tmp_path, objects, "c")
+
+
+def _take(path: Path) -> bool:
+    taken = Alone(path).take()
+    time.sleep(0.2)
+    return taken
+
+
+def test_of_a_machines_processes_one_gathers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with multiprocessing.get_context("spawn").Pool(4) as processes:
+        assert sum(processes.map(_take, [tmp_path / "keeper.lock"] * 8, chunksize=1)) == 1
+    ours, theirs = Alone(tmp_path / "turn"), Alone(tmp_path / "turn")
+    assert ours.take()
+    assert ours.take()
+    assert not theirs.take()
+    ours.over()
+    assert theirs.take()
+    # Whoever has it and does nothing more keeps the others for a moment only.
+    monkeypatch.setattr(alone, "TURN", 0.2)
+    theirs.keep()
+    assert not ours.take()
+    time.sleep(0.25)
+    assert ours.take()
+    # Where there is no such file to be had, everybody is alone.
+    assert Alone(tmp_path / "gone" / "turn").take()
+
+
+@pytest.mark.usefixtures("small")
+def test_two_processes_write_no_run_twice(tmp_path: Path) -> None:
+    """Two stores on one copy, as two processes of a machine have it."""
+    objects = MemoryObjects()
+    with opened(tmp_path, objects, "same", "same") as both:
+        for _ in range(40):
+            for machine in both:
+                machine.add(1)
+            for machine in both:
+                machine.kept()
+        runs = [Path(key).name.split("-")[0] for key in objects.held if "/runs/" in key]
+    assert len(runs) > 5
+    assert len(runs) == len(set(runs)), "no two begin with the same entry"

@@ -22,6 +22,7 @@ import msgspec
 from headgate.clock import Clock
 from headgate.errors import HeadgateError, StoreUnavailable
 from headgate.stores.bucket import rows
+from headgate.stores.bucket.alone import Alone
 from headgate.stores.bucket.bodies import FRESH, Bodies
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.ledger import (
@@ -80,6 +81,8 @@ class Keeper:
         """The one that was in force when it was made, and the new one."""
         self._collected = time.monotonic()
         self._pid = os.getpid()
+        self._turn = Alone(replica.folder / "keeper.lock")
+        """Of this machine's processes one gathers, from when it begins until that is named."""
 
     def close(self) -> None:
         """Whatever is under way fails from here on, and need not be told."""
@@ -158,7 +161,12 @@ class Keeper:
             self._run = None
         if self._checkpoint is not None and head.checkpoint == self._checkpoint[1]:
             self._checkpoint = None
+        if self._run is None and self._checkpoint is None and not self._busy.locked():
+            self._turn.over()
         if self._due(head) and self._busy.acquire(blocking=False):
+            if not self._turn.take():
+                self._busy.release()
+                return
             thread = threading.Thread(target=self._keep, name="headgate-keeper", daemon=True)
             try:
                 thread.start()
@@ -248,6 +256,7 @@ class Keeper:
                 digest = hashlib.sha256(body).hexdigest()[:40]
                 key = known.get(digest)
                 if key is None:
+                    self._turn.keep()
                     # By a name that nobody ever used: one of the same content from some older
                     # checkpoint may be there, and about to be deleted.
                     key = self._layout.part(f"{digest}-{new_nonce()}")

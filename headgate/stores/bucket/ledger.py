@@ -17,9 +17,9 @@ from headgate.errors import StoreVersion
 from headgate.stores.bucket.rows import Changes
 
 FORMAT = 1
-INLINE = 192 * 1024
+INLINE = 384 * 1024
 """An entry with more bytes than these is an object of its own."""
-FULL = 512 * 1024
+FULL = 768 * 1024
 """With more bytes than these in its entries, the ledger takes more in only by their name."""
 SEAL_BYTES = 256 * 1024
 SEAL_ENTRIES = 256
