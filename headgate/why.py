@@ -75,14 +75,14 @@ def explain(
 def age(seconds: float) -> str:
     """A span of time as a person would say it.
 
-    >>> age(0.2), age(95), age(10_000), age(200_000)
-    ('0.2 s', '95 s', '2 h 46 min', '2 days')
+    >>> age(0.2), age(9.97), age(95), age(10_000), age(200_000)
+    ('0.2 s', '10 s', '95 s', '2 h 46 min', '2 days')
     """
     seconds = max(0.0, seconds)
-    if seconds < 10:
+    if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 120:
-        return f"{int(seconds)} s"
+        return f"{max(10, int(seconds))} s"
     minutes = int(seconds // 60)
     if minutes < 120:
         return f"{minutes} min"

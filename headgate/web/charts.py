@@ -84,13 +84,14 @@ def lines(label: str, times: Sequence[float], series: Sequence[Series]) -> Marku
     return _frame(f"{label}: {said or 'nothing yet'}", "".join(parts), top, times) + _legend(series)
 
 
-def gauge(held: int, limit: int | None, label: str) -> Markup:
-    """How full something is; the words beside it tell the numbers."""
+def gauge(held: int, limit: int | None, label: str, *, alarms: bool = True) -> Markup:
+    """How full something is; the words beside it tell the numbers. Without `alarms`, full is no
+    worse than empty."""
     full = limit is not None and held >= limit
     share = 0.0 if not limit else min(1.0, held / limit)
     if limit is None or (limit == 0 and not held):
         full, share = False, 0.0
-    css = "full" if full else "busy" if share >= 0.8 else "ok"
+    css = "ok" if not alarms else "full" if full else "busy" if share >= 0.8 else "ok"
     wide = max(2.0 if held else 0.0, share * 100)
     return Markup(
         '<svg class="gauge" viewBox="0 0 100 8" preserveAspectRatio="none" role="img"'

@@ -225,6 +225,9 @@ def _digest(file: str) -> str:
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
+        # Of an upgrade under a running dashboard, templates without their code would be the half.
+        auto_reload=False,
+        cache_size=-1,
         autoescape=True,
         finalize=words.plainly,
         undefined=jinja2.StrictUndefined,

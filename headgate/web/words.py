@@ -72,7 +72,12 @@ def plainly(value: Any) -> Any:
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    if len(text) <= longest:
+    """
+    >>> cut("a" * 70, 60) == "a" * 70, cut("abc" * 100, 3)
+    (True, 'abc\\n… 297 more characters')
+    """
+    # No longer than what would be said of the rest.
+    if len(text) <= longest + 20:
         return text
     return f"{text[:longest]}\n… {len(text) - longest:,} more characters"
 

@@ -15,7 +15,7 @@ from headgate.jobs import JobFilter, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores.protocol import Schedules, ScheduleSpec
 from headgate.web import create_app
-from headgate.web.charts import Series, bars, lines
+from headgate.web.charts import Series, bars, gauge, lines
 from headgate.web.pages.fairness import shares
 from headgate.web.survey import Survey
 from tests.web.pages import addresses
@@ -346,8 +346,46 @@ def test_the_overview_tells_what_is_stuck(visit: Visit, scene: Scene) -> None:
     assert "payments-api" in page
     assert "failed in the last hour" in page
     scene.store.overdue(scene.running[0].token, "its time was over, and it could not be stopped")
+    scene.store.mark(scene.worker, "stalled")
     with visiting(create_app(scene.app)) as fresh:
-        assert "overdue attempt" in text_of(fresh.get("/").text)
+        page = fresh.get("/").text
+        assert "overdue attempt" in text_of(page)
+        assert "stalled worker" in text_of(page)
+        assert "workers, and 1 not well" in text_of(page)
+        # The event leads to the job.
+        event = fresh.get("/events?kind=attempt_overdue").text
+        assert f'href="/jobs/{scene.running[0].job}"' in event
+
+
+def test_failed_jobs_say_why_in_lists(visit_still: Visit) -> None:
+    assert "PaymentError: card declined" in text_of(visit_still.get("/jobs?state=failed").text)
+
+
+@pytest.mark.parametrize(("held", "wide", "css"), [(0, 0, "ok"), (6, 50, "ok"), (12, 100, "full")])
+def test_bars_are_as_long_as_what_they_show(held: int, wide: int, css: str) -> None:
+    assert f'<rect class="gauge-{css}" width="{wide}.0"' in gauge(held, 12, "units")
+    assert f'<rect class="gauge-ok" width="{wide}.0"' in gauge(held, 12, "runs", alarms=False)
+
+
+def test_open_pages_share_what_they_read_until_something_is_changed(
+    visit_small: Visit, small: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.web.looks.FRESH", 1e9)  # a second, however slow this machine is
+    live = {"x-headgate-live": "1"}
+
+    def paused(**headers: str) -> bool:
+        page = visit_small.get("/schedules/show?name=nightly", headers=headers).text
+        return "badge-paused" in page
+
+    assert not paused(**live)
+    small.store.pause_schedule("nightly", True)
+    assert not paused(**live), "within a second it is what was read for another"
+    assert paused(), "who opens the page sees the store"
+    path = "/schedules/show?name=nightly"
+    visit_small.form(path, "/schedules/pause", name="nightly", action="resume")
+    assert not paused(**live)
+    visit_small.form(path, "/schedules/pause", name="nightly", action="pause")
+    assert paused(**live), "and so do all after a change from here"
 
 
 def test_shares_are_set_against_weights(scene: Scene) -> None:

@@ -209,4 +209,6 @@ def _attempt(tx: Transaction, sql: str, token: int) -> Row:
 def overdue(tx: Transaction, token: int, reason: str) -> None:
     """Its time is over and its code cannot be stopped: it holds what it holds, and is shown."""
     tx.run(tx.sql.slots.mark_overdue, {"token": token, "reason": reason})
-    record(tx, "attempt_overdue", str(token), reason=reason)
+    attempt = tx.row(tx.sql.slots.attempt, {"token": token})
+    if attempt is not None:
+        record(tx, "attempt_overdue", attempt["id"], attempt["worker_name"] or "", reason=reason)

@@ -15,6 +15,7 @@ from headgate.stores.relational import orphans
 from headgate.stores.relational.lines import list_heads, list_lines
 from headgate.stores.relational.transaction import Row, Transaction
 from headgate.stores.relational.values import Values
+from headgate.why import age
 
 LANES = 500
 """Lanes whose first job is looked at."""
@@ -94,7 +95,7 @@ def _lane(
     if head["since"] > now - older:
         return None
     task, waited = Band.parse(key.band).task, now - head["since"]
-    job = f"job {head['id']} of task {task} has waited in queue {key.queue} for {waited:,.0f} s"
+    job = f"job {head['id']} of task {task} has waited in queue {key.queue} for {age(waited)}"
     if not free:
         return Trouble("unserved", f"{job}, and no worker that is there would take it")
     needs = needs_of(key.band, key.lane)
@@ -146,7 +147,7 @@ def _orphans(tx: Transaction) -> Iterator[Trouble]:
     for name, gone in list(orphans.orphaned_tasks(tx))[:SHOWN]:
         yield Trouble(
             "orphaned-task",
-            f"task {name}: no worker that is there has known it for {tx.now - gone:,.0f} s",
+            f"task {name}: no worker that is there has known it for {age(tx.now - gone)}",
         )
 
 
@@ -157,6 +158,6 @@ def _late_schedules(tx: Transaction, older: float) -> Iterator[Trouble]:
         if late >= older:
             yield Trouble(
                 "late-schedule",
-                f"schedule {row['name']} is due since {late:,.0f} s and nobody has ticked it: is a"
+                f"schedule {row['name']} is due since {age(late)} and nobody has ticked it: is a"
                 " worker there without --no-scheduler, with headgate[schedules] installed?",
             )

@@ -18,6 +18,7 @@ from headgate.web.survey import SORTS
 PAGE = 50
 SLOTS = 200
 LANES = 50
+LANES_SHOWN = 25
 WALKS = 4
 """Times that lanes are looked for along a limit whose keys are scattered."""
 
@@ -129,10 +130,12 @@ def group(request: Request) -> Response:
         Series("held", "running", [point.held for point in points]),
         Series("limit", "limit", [point.limit for point in points]),
     ]
-    if key is None:
-        series.append(Series("waiting", "ready", [point.waiting for point in points]))
     times = [point.at for point in points]
-    chart = charts.lines(f"Units of {name} held, and waiting jobs", times, series)
+    chart = charts.lines(f"Units of {name} held", times, series)
+    if key is None:
+        # On a scale of its own: next to a backlog of thousands, what is held is a line at the foot.
+        waits = [Series("waiting", "ready", [point.waiting for point in points])]
+        chart += charts.lines(f"Jobs that wait for {name}", times, waits)
     return site.page(
         request,
         "group.html",
@@ -149,8 +152,8 @@ def group(request: Request) -> Response:
         slots=slots[:SLOTS],
         more_slots=max(0, len(slots) - SLOTS),
         leases={worker.id: worker.lease_ends for worker in sample.workers},
-        lanes=lanes,
-        lanes_more=lanes_more,
+        lanes=lanes[:LANES_SHOWN],
+        lanes_more=lanes_more or len(lanes) > LANES_SHOWN,
         chart=chart if points else "",
         events=events,
     )

@@ -54,6 +54,7 @@ def overview(request: Request) -> Response:
         nearest=sorted(filter(_is_bounded, sample.loads), key=_fullness)[:NEAREST],
         troubles=site.troubles(),
         alive=sum(worker.state == "alive" for worker in sample.workers),
+        unwell=sum(worker.state in ("stalled", "dead") for worker in sample.workers),
         room=sum(worker.concurrency for worker in sample.workers if worker.state == "alive"),
         events=site.store.past_events(limit=8),
     )
