@@ -38,8 +38,7 @@ MORE = {
     "bulk": "/jobs/bulk?task=charge&action=cancel",
     "api-jobs": "/api/jobs?state=succeeded&task=nobody",
 }
-STATEMENTS = 700
-"""Of the overview, most are of the look for what is stuck: the first jobs of 500 lanes."""
+STATEMENTS = 60
 ROWS = 12_000
 
 
