@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from tests.conformance.conftest import pytest_generate_tests, rig
+import pytest
+
+from tests.conformance.conftest import Rig, pytest_generate_tests, rig
+from tests.schedules.desk import Desk
 
 __all__ = ["pytest_generate_tests", "rig"]
+
+
+@pytest.fixture
+def desk(rig: Rig) -> Desk:
+    return Desk(rig)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from headgate.jobs import JobFilter, NewJob
 from headgate.schedules import template
+from headgate.schedules.planning import plan, table_of
 from headgate.schedules.rounds import Rounds
-from headgate.stores.protocol import Schedules, ScheduleSpec, Store, TickRecord
+from headgate.stores.protocol import Schedules, ScheduleSpec, Store, Ticking, TickRecord
 from tests.conformance.conftest import Rig
 
 MINUTE = 60.0
@@ -55,3 +57,19 @@ class Desk:
 
     def jobs(self) -> int:
         return self.store.count(JobFilter())
+
+
+def run_all(rig: Rig) -> list[dict[str, object]]:
+    """Claim what is ready and end it: what each was told."""
+    hand = rig.hand()
+    found = [json.loads(claimed.options) for claimed in hand.claim()]
+    hand.end_all()
+    hand.leave()
+    rig.hands.remove(hand)
+    return found
+
+
+def planned(desk: Desk) -> Ticking:
+    """What a ticker that looks now would do."""
+    due = desk.store.due_schedules()
+    return plan(due.schedules[0], table_of(due.schedules[0].spec), due.now)

@@ -1,4 +1,4 @@
-"""On every store: each tick once, together with its job; merged, skipped, missed, paused."""
+"""On every store: each tick once, together with its job; merged, skipped, missed."""
 
 from __future__ import annotations
 
@@ -9,28 +9,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from headgate.errors import ScheduleNotFound
-from headgate.jobs import CapUse, JobFilter, NewJob, Retention
+from headgate.jobs import JobFilter, NewJob
 from headgate.schedules import template
-from headgate.schedules.planning import plan, table_of
 from headgate.stores.protocol import Tick, Ticking
-from tests.conformance.conftest import Rig, need
-from tests.schedules.desk import START, Desk, spec
-
-
-@pytest.fixture
-def desk(rig: Rig) -> Desk:
-    return Desk(rig)
-
-
-def run_all(rig: Rig) -> list[dict[str, object]]:
-    """Claim what is ready and end it: what each was told."""
-    hand = rig.hand()
-    found = [json.loads(claimed.options) for claimed in hand.claim()]
-    hand.end_all()
-    hand.leave()
-    rig.hands.remove(hand)
-    return found
+from tests.conformance.conftest import need
+from tests.schedules.desk import START, Desk, planned, run_all, spec
 
 
 def test_each_tick_becomes_one_job_that_knows_it(desk: Desk) -> None:
@@ -66,12 +49,6 @@ def test_all_of_the_declaration_reaches_the_job(desk: Desk) -> None:
     assert (record.queue, record.priority, record.args) == ("slow", -3, '{"n":7}')
     assert record.needs == need("api")
     assert json.loads(record.options)["retries"] == 4
-
-
-def planned(desk: Desk) -> Ticking:
-    """What a ticker that looks now would do."""
-    due = desk.store.due_schedules()
-    return plan(due.schedules[0], table_of(due.schedules[0].spec), due.now)
 
 
 def test_what_was_ticked_by_another_is_not_ticked_again(desk: Desk) -> None:
@@ -295,206 +272,6 @@ def test_a_schedule_that_ends(desk: Desk) -> None:
     assert found is not None
     assert found.planned
     assert found.next_at is None
-
-
-# --- changed, renamed, removed ---------------------------------------------------------------
-
-
-def test_the_same_again_changes_nothing(desk: Desk) -> None:
-    desk.declare(spec(when="*/10 * * * *"))
-    desk.tick()
-    before = desk.store.schedule("tidy")
-    desk.rig.clock.advance(30)
-    desk.declare(spec(when="*/10 * * * *"))
-    assert desk.store.schedule("tidy") == before
-
-
-def test_another_time_is_planned_anew(desk: Desk) -> None:
-    desk.declare(spec(when="*/10 * * * *"))
-    desk.tick()
-    desk.rig.clock.advance(30)
-    seen = desk.store.schedule("tidy")
-    desk.declare(spec(when="*/15 * * * *"))
-    assert seen is not None
-    # Who worked out the old one does not tick it any more.
-    late = Ticking("tidy", seen.digest, seen.next_at, None)
-    assert desk.store.tick([late]) == []
-    desk.tick()
-    found = desk.store.schedule("tidy")
-    assert found is not None
-    assert found.next_at == table_of(found.spec).after(START + 30)
-
-
-def test_another_job_keeps_the_tick_that_is_due(desk: Desk) -> None:
-    desk.declare(spec())
-    desk.tick()
-    desk.rig.clock.advance(60)
-    desk.declare(spec(job=NewJob("task", args='{"n":2}')))
-    desk.tick()
-    assert desk.outcomes() == [(60, "run")]
-    record = desk.store.job(desk.ticks()[0].job or "")
-    assert record is not None
-    assert record.args == '{"n":2}'
-
-
-def test_the_higher_release_wins(desk: Desk) -> None:
-    desk.declare(spec(when="0 1 * * *"), declarer="new", release="1.10")
-    desk.declare(spec(when="0 2 * * *"), declarer="old", release="1.9")
-    found = desk.store.schedule("tidy")
-    assert found is not None
-    assert found.spec.when == "0 1 * * *"
-    assert found.declarers == ("new", "old")
-
-
-def test_what_its_only_declarer_leaves_out_is_gone(desk: Desk) -> None:
-    desk.declare(spec("a"), spec("b"))
-    desk.declare(spec("c"), declarer="other")
-    desk.declare(spec("b"), spec("renamed"))
-    assert [found.spec.name for found in desk.store.schedules()] == ["b", "c", "renamed"]
-    assert [event.subject for event in desk.store.events("schedule_forgotten")] == ["a"]
-
-
-def test_of_a_program_that_is_gone_it_is_forgotten_in_time(desk: Desk) -> None:
-    hand = desk.rig.hand("app")
-    desk.declare(spec(), declarer="app")
-    desk.rig.clock.advance(400)
-    desk.store.sweep()
-    assert desk.store.schedule("tidy") is not None  # its declarer is there
-    hand.leave()
-    desk.rig.hands.remove(hand)
-    sweep_for(desk, 200)
-    found = desk.store.schedule("tidy")
-    assert found is not None  # it may come back
-    assert found.orphaned
-    sweep_for(desk, 200)
-    assert desk.store.schedule("tidy") is None
-
-
-def test_who_knows_the_task_and_does_not_declare_it_speeds_that_up(desk: Desk) -> None:
-    old = desk.rig.hand("old")
-    desk.declare(spec("before"), declarer="old")
-    new = desk.rig.hand("new")
-    desk.declare(spec("after"), declarer="new")
-    assert new.id != old.id
-    old.leave()
-    desk.rig.hands.remove(old)
-    sweep_for(desk, 60)
-    assert [found.spec.name for found in desk.store.schedules()] == ["after"]
-
-
-def test_a_restart_keeps_it(desk: Desk) -> None:
-    hand = desk.rig.hand("app")
-    desk.declare(spec(), declarer="app")
-    desk.tick()
-    hand.die()
-    desk.rig.hands.remove(hand)
-    sweep_for(desk, 20)
-    desk.rig.hand("app")
-    desk.declare(spec(), declarer="app")
-    sweep_for(desk, 600)
-    found = desk.store.schedule("tidy")
-    assert found is not None
-    assert not found.orphaned
-    assert found.since == START
-
-
-def sweep_for(desk: Desk, seconds: float) -> None:
-    for _ in range(int(seconds / 10)):
-        desk.rig.clock.advance(10)
-        desk.store.sweep()
-
-
-# --- operators ---------------------------------------------------------------------------------
-
-
-def test_pause_and_resume(desk: Desk) -> None:
-    desk.declare(spec())
-    desk.tick()
-    desk.store.pause_schedule("tidy", True, by="operator", reason="moving house")
-    desk.wait(600)
-    found = desk.store.schedule("tidy")
-    assert found is not None
-    assert (found.paused, found.paused_by, found.reason) == (True, "operator", "moving house")
-    assert desk.outcomes() == []
-    desk.store.pause_schedule("tidy", False, by="operator")
-    desk.tick()
-    assert desk.outcomes() == []  # what was due meanwhile was not wanted
-    desk.wait(60)
-    assert desk.outcomes() == [(660, "run")]
-    assert {e.kind for e in desk.store.events(subject="tidy")} >= {
-        "schedule_paused",
-        "schedule_resumed",
-    }
-
-
-def test_a_pause_between_look_and_tick_counts(desk: Desk) -> None:
-    desk.declare(spec())
-    desk.tick()
-    desk.rig.clock.advance(60)
-    late = planned(desk)
-    desk.store.pause_schedule("tidy", True)
-    assert desk.store.tick([late]) == []
-    assert desk.jobs() == 0
-
-
-def test_run_now_is_beside_the_clock(desk: Desk) -> None:
-    desk.declare(spec())
-    desk.tick()
-    desk.rig.clock.advance(5)
-    found = desk.store.schedule("tidy")
-    assert found is not None
-
-    def job() -> NewJob:
-        return template.to_job(found.spec.job, "tidy", desk.store.now(), None)
-
-    first = desk.store.run_now("tidy", job(), by="operator")
-    assert (first.outcome, first.by, first.at) == ("run", "operator", START + 5)
-    desk.rig.clock.advance(1)
-    assert desk.store.run_now("tidy", job()).outcome == "merged"
-    after = desk.store.schedule("tidy")
-    assert after is not None
-    assert after.next_at == found.next_at
-    desk.wait(54)
-    assert desk.outcomes()[-1] == (60, "merged")
-    assert desk.jobs() == 1
-    with pytest.raises(ScheduleNotFound, match="no schedule 'other'"):
-        desk.store.run_now("other", job())
-    with pytest.raises(ScheduleNotFound, match="no schedule 'other'"):
-        desk.store.pause_schedule("other", True)
-
-
-def test_what_nobody_ticks_looks_wrong(desk: Desk) -> None:
-    desk.declare(spec("a"), spec("b", when="0 0 1 1 *"), spec("c"))
-    desk.tick()
-    desk.store.pause_schedule("c", True)
-    desk.rig.clock.advance(150)
-    late = [found.detail for found in desk.store.oddities() if found.what == "late-schedule"]
-    assert len(late) == 1
-    assert late[0].startswith("schedule a is due since 90 s")
-
-
-def test_a_cap_may_refuse_a_tick(desk: Desk) -> None:
-    job = NewJob("task", caps=(CapUse("task", max_total=1),))
-    desk.declare(spec(job=job, pile_up=True))
-    desk.tick()
-    desk.wait(60)
-    desk.wait(60)
-    assert desk.outcomes() == [(60, "run"), (120, "refused")]
-    assert desk.jobs() == 1
-    run_all(desk.rig)
-    desk.wait(60)
-    assert desk.outcomes()[-1] == (180, "run")
-
-
-def test_ticks_are_pruned_like_the_runs(desk: Desk) -> None:
-    desk.declare(spec())
-    desk.tick()
-    desk.wait(60)
-    run_all(desk.rig)
-    desk.wait(60)
-    desk.rig.clock.advance(950)
-    desk.store.prune(Retention(succeeded=1000))
-    assert desk.outcomes() == [(120, "run")]
 
 
 # --- the clocks are changed ----------------------------------------------------------------------
