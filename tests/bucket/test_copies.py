@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from headgate.errors import StoreError, StoreUnavailable, StoreVersion
-from headgate.jobs import JobFilter, NewJob
+from headgate.jobs import JobFilter, NewJob, Retention
 from headgate.stores.bucket import keeping
+from headgate.stores.bucket.sharded import ShardedStore
 from headgate.stores.bucket.store import BucketStore
 from tests.bucket.machines import LEDGER, Machine, opened, same
 from tests.bucket.memory import MemoryObjects
@@ -31,15 +35,99 @@ def test_one_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
         again.close()
 
 
-def test_one_that_is_deleted_in_use_says_so_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "what SQLite keeps beside it"])
+def test_one_that_is_deleted_in_use_is_made_anew(tmp_path: Path, left: str) -> None:
+    """By whichever of its processes misses it; `twin` is another of them."""
+    objects = MemoryObjects()
+    with opened(tmp_path, objects, "a", "a", "b") as (a, twin, b):
+        worker = a.worker(lease=1e6)
+        a.add(5)
+        running = a.claim(worker, 2)
+        for n, ask in enumerate((lambda: twin.add(1), lambda: a.count(JobFilter()), a.sweep)):
+            assert twin.count(JobFilter()) == 5 + (n > 0)
+            if left == "nothing":
+                shutil.rmtree(a.copy)
+            for file in a.copy.glob("replica.db" if left.startswith("what") else "*"):
+                file.unlink()
+            ask()
+            same(a, twin, b)
+        assert a.finish(worker, running) == ()
+        assert twin.count(JobFilter(states=frozenset(("succeeded",)))) == 2
+        same(a, twin, b)
+
+
+HOLDER = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN")
+db.execute("SELECT count(*) FROM jobs").fetchone()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_another_process_has_open_of_a_deleted_copy_is_no_part_of_the_new_one(
+    tmp_path: Path,
+) -> None:
+    """It has the files beside it open, and goes by what stands there until it is done."""
     objects = MemoryObjects()
     with opened(tmp_path, objects, "a", "b") as (a, b):
-        a.add(5)
-        for file in a.copy.iterdir():
-            file.unlink()
-        with pytest.raises(StoreUnavailable, match="deleted while it was in use"):
+        a.add(50)
+        command = [sys.executable, "-c", HOLDER, str(a.copy / "replica.db")]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            (a.copy / "replica.db").unlink()
+            for n in range(5):
+                a.add(20)
+                assert a.count(JobFilter()) == 70 + 20 * n
+            same(a, b)
+            with a._replica.db.read() as tx:
+                assert tx.value("PRAGMA integrity_check") == "ok"
+            other.communicate("")
+        same(a, b)
+
+
+def test_what_only_peeks_misses_a_deleted_copy_too(tmp_path: Path) -> None:
+    with closing(
+        ShardedStore(f"s3://tests/all?cache={tmp_path}&shards=2", objects=MemoryObjects())
+    ) as a:
+        (done,) = a.submit([NewJob("task")])
+        shard = next(shard for shard in a.shards if shard.has(done.id))
+        shutil.rmtree(shard._replica.folder)
+        assert shard.has(done.id), "as it is in the bucket, not as it is in an empty copy"
+
+
+def test_one_that_cannot_be_made_anew_says_what_to_do(tmp_path: Path) -> None:
+    with opened(tmp_path, MemoryObjects(), "a") as (a,):
+        a.add(1)
+        shutil.rmtree(a.copy)
+        a.copy.touch()
+        with pytest.raises(
+            StoreUnavailable, match=r"deleted .* make it a folder that you may write"
+        ):
             a.count(JobFilter())
-        assert b.count(JobFilter()) == 5
+        a.copy.unlink()
+        assert a.count(JobFilter()) == 1
+
+
+def test_numbers_of_events_are_given_once_whatever_was_pruned(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    with opened(tmp_path, objects, "a") as (a,):
+        for n in range(3):
+            a.pause_queue(f"q{n}", True)
+        given = [event.seq for event in a.events(limit=10)]
+        a.prune(Retention(events=-1.0))
+        left = [event.seq for event in a.events(limit=10)]
+        assert left == given[:1], "all but the last, by which others know where to go on"
+        with opened(tmp_path, objects, "b") as (b,):
+            b.pause_queue("q9", True)
+            assert b.events(limit=1)[0].seq > given[0]
+            a.pause_queue("q10", True)
+            numbers = [event.seq for event in a.events(limit=10)]
+            assert len(set(numbers)) == len(numbers) == 3
+            same(a, b)
 
 
 def test_one_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:

@@ -11,23 +11,25 @@ from typing import Any
 import pytest
 
 from headgate.claim import ClaimState
-from headgate.clock import Clock
-from headgate.errors import ConfigError, StoreError, StoreInDoubt, StoreUnavailable
-from headgate.jobs import JobFilter, NewJob, Retention
-from headgate.limits import Need, Needs
-from headgate.stores.bucket import outbox, patience, replacing
+from headgate.errors import StoreError, StoreInDoubt, StoreUnavailable
+from headgate.jobs import CapUse, JobFilter, NewJob
+from headgate.stores.bucket import patience, replacing
 from headgate.stores.bucket.dealing import States
 from headgate.stores.bucket.ledger import NONCES
-from headgate.stores.bucket.objects import Got, Lost, Trouble
+from headgate.stores.bucket.objects import Lost, Trouble
 from headgate.stores.bucket.poller import Poller
-from headgate.stores.bucket.sharded import ShardedStore
-from headgate.stores.bucket.shards import Joined
-from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import Claim, Exchange, Exchanged, LimitChange
 from tests.bucket.machines import LEDGER, Faulty, need
 from tests.bucket.machines import opened as machines
 from tests.bucket.memory import MemoryObjects
-from tests.bucket.test_shards import Failing, Hand, done, opened, publish, task, url
+from tests.bucket.sharding import (
+    Failing,
+    Hand,
+    done,
+    opened,
+    publish,
+    task,
+)
 
 
 @pytest.fixture
@@ -177,236 +179,6 @@ def test_that_a_limit_changed_is_told_though_the_first_answer_was_lost(tmp_path:
         assert ask().recall
 
 
-# --- several --------------------------------------------------------------------------------------
-
-
-class Held(MemoryObjects):
-    """One read of the directory is answered late."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hold: threading.Thread | None = None
-        self.read, self.go = threading.Event(), threading.Event()
-
-    def get(self, key: str, known: str | None = None) -> Got | None:
-        got = super().get(key, known)
-        if threading.current_thread() is self.hold:
-            self.hold = None
-            self.read.set()
-            assert self.go.wait(20)
-        return got
-
-
-def test_a_late_look_at_the_directory_takes_no_home_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One thread reads it, another gives a home, then the first remembers what it read."""
-    objects = Held()
-    with opened(tmp_path, "x", "y", objects=objects) as (store, other):
-        store.submit([NewJob("a")])  # in shard 0
-        other.submit([NewJob("b")])  # in shard 1; of which the first store has not heard
-        directory = store.directory
-        looks = threading.Thread(target=directory.refresh)
-        objects.hold = looks
-        looks.start()
-        assert objects.read.wait(20)
-        original, given = directory._assign, 0
-
-        def assign(joined: list[Joined]) -> None:
-            nonlocal given
-            original(joined)
-            given += 1
-            if given == 1:
-                objects.go.set()
-                looks.join(20)
-
-        monkeypatch.setattr(directory, "_assign", assign)
-        jobs = store.submit([NewJob("c"), NewJob("b"), NewJob("a")])
-        homes = directory.homes.tasks
-        for job, name in zip(jobs, "cba", strict=True):
-            assert store.shards[homes[name]].has_now(job.id), name
-
-
-@pytest.mark.parametrize("applied", [False, True])
-def test_what_is_to_be_given_back_is_given_back_though_that_fails_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
-) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", 0.0)
-    objects = Failing()
-    with opened(tmp_path, "x", objects=objects) as (store,):
-        publish(store, task("a"), task("b"))
-        store.submit([NewJob(name) for name in "abab"])
-        hand = Hand(store)
-        first = hand.claim(2)
-        objects.broken = True
-        with pytest.raises(StoreError):
-            hand.ask(2, done(*first))
-        objects.broken = False
-        shard = store.shards[0]
-        original = shard.exchange
-
-        def fail(exchange: Exchange) -> Any:
-            monkeypatch.setattr(shard, "exchange", original)
-            if applied:
-                original(exchange)
-            raise StoreInDoubt("no answer")
-
-        monkeypatch.setattr(shard, "exchange", fail)
-        with pytest.raises(StoreInDoubt):
-            hand.ask(0, done(*first))  # it has no room any more for what it was granted
-        got = hand.ask(2, done(*first))
-        assert not got.stale
-        rest = [*got.claimed, *hand.claim(2 - len(got.claimed))]
-        assert {one.task for one in rest} == {"a", "b"}
-        assert not hand.ask(0, done(*rest)).stale
-        assert store.count(JobFilter(states=frozenset(("succeeded",)))) == 4
-
-
-def test_what_the_shards_granted_is_told_though_the_last_look_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(tmp_path, "x") as (store,):
-        store.submit([NewJob("a"), NewJob("b")])
-        hand = Hand(store)
-
-        def fail(older: float = 0.0) -> bool:
-            raise StoreUnavailable("disk I/O error")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(store.shards[0], "outgoing", fail)
-            with pytest.raises(StoreUnavailable):
-                hand.ask(2)
-        assert {one.task for one in hand.claim(2)} == {"a", "b"}
-
-
-def _followed(store: ShardedStore, hand: Hand) -> str:
-    """A job of b that follows one of a; it is in the outbox of a's shard."""
-    store.submit([NewJob("a")])
-    next_ = NewJob("b")
-    hand.ask(0, done(*hand.claim(), followups=(next_,)))
-    return next_.id
-
-
-def _age_notes(store: ShardedStore) -> None:
-    """What has come to the second shard came long ago."""
-    sql = "UPDATE inbox SET at = at - ?"
-    store.shards[1]._do(lambda tx: tx.run(sql, (2 * outbox.KEPT,)).rowcount)
-
-
-def test_a_copy_that_is_old_brings_nothing_a_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It still shows what waited there long ago; by now that has come, is over and forgotten."""
-    with opened(tmp_path, "x", "y") as (store, old):
-        publish(store, task("a"), task("b"))
-        hand = Hand(store)
-        with monkeypatch.context() as patched:
-            patched.setattr(store.delivery, "begin", lambda: None)
-            id = _followed(store, hand)
-        for shard in old.shards:
-            shard._commits.refresh()
-        assert store.delivery.deliver() == 1
-        _age_notes(store)
-        (claimed,) = hand.claim()
-        assert claimed.job == id
-        hand.ask(0, done(claimed, keep=False))
-        store.prune(Retention(succeeded=0))
-        second = _followed(store, hand)  # moved too: and what came long ago is noted no more
-        assert store.job(second) is not None
-        assert any(shard.outgoing() for shard in old.shards), "as far as it knows"
-        old.delivery.deliver()
-        assert [one.job for one in hand.claim()] == [second]
-
-
-def test_what_is_brought_again_is_noted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It came, and who brought it died before it took it out of the outbox. Long after that two
-    bring it at once: when the one has, and more has come, the other must not."""
-    with opened(tmp_path, "x", "y") as (store, other):
-        publish(store, task("a"), task("b"))
-        hand = Hand(store)
-        with monkeypatch.context() as patched:
-            patched.setattr(store.delivery, "begin", lambda: None)
-            id = _followed(store, hand)
-        here, there = store.shards
-        jobs = here.outbox()[1]
-        there.take_in(0, jobs, here.outgoing_ids(), Clock().boot())
-        _age_notes(store)
-        (claimed,) = hand.claim()
-        assert claimed.job == id
-        hand.ask(0, done(claimed, keep=False))
-        store.prune(Retention(succeeded=0))
-        for shard in other.shards:
-            shard._commits.refresh()
-        seen, left = other.shards[0].outbox()[1], other.shards[0].outgoing_ids()
-        assert store.delivery.deliver() == 1
-        second = _followed(store, hand)
-        assert store.job(second) is not None
-        other.shards[1].take_in(0, seen, left, Clock().boot())
-        assert [one.job for one in hand.claim()] == [second]
-
-
-def test_who_stood_still_over_bringing_a_job_looks_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(tmp_path, "x") as (store,):
-        publish(store, task("a"), task("b"))
-        hand = Hand(store)
-        with monkeypatch.context() as patched:
-            patched.setattr(store.delivery, "begin", lambda: None)
-            id = _followed(store, hand)
-        here, there = store.shards
-        long_ago = Clock().boot() - outbox.KEPT
-        assert not there.take_in(0, here.outbox()[1], here.outgoing_ids(), long_ago)
-        assert not there.has_now(id)
-        assert store.delivery.deliver() == 1
-        assert there.has_now(id)
-
-
-def test_a_group_that_a_submission_named_for_itself_is_seen_where_it_counts(tmp_path: Path) -> None:
-    with opened(tmp_path, "x", "y") as stores:
-        store = stores[0]
-        publish(store, task("a"), task("b"))
-        store.submit([NewJob("b", needs=Needs((Need.named("own"),)), carried=(("own", 1),))])
-        assert len(Hand(store).claim()) == 1
-        for one in stores:
-            record, slots = one.group("own")
-            assert (record.value, record.held, len(slots)) == (1, 1, 1)
-            assert one.values(["own"])["own"].held == 1
-
-
-class Founders(MemoryObjects):
-    """The answer to who makes this object is lost, and `meanwhile` happens before it is made."""
-
-    lost = ""
-    meanwhile: Callable[[], None] | None = None
-
-    def create(self, key: str, body: bytes) -> str:
-        cut = bool(self.lost) and key.endswith(self.lost)
-        if cut:
-            self.lost = ""
-            if self.meanwhile is not None:
-                self.meanwhile()
-        etag = super().create(key, body)
-        if cut:
-            raise Trouble("no answer", maybe=True)
-        return etag
-
-
-@pytest.mark.parametrize("lost", ["all/ledger.json", "all/shards.json"])
-def test_two_kinds_of_store_are_never_made_in_one_place(tmp_path: Path, lost: str) -> None:
-    """Each looks for the other again when it has made its own, also when no answer came."""
-    objects = Founders()
-    plain = lambda: BucketStore(url(tmp_path, "p", None), objects=objects)  # noqa: E731
-    several = lambda: ShardedStore(url(tmp_path, "s", 2), objects=objects)  # noqa: E731
-    late, first = (plain, several) if "ledger" in lost else (several, plain)
-    objects.lost, objects.meanwhile = lost, lambda: first().close()
-    with pytest.raises(ConfigError):
-        late()
-    assert len({"all/ledger.json", "all/shards.json"} & objects.held.keys()) == 1
-
-
 # --- a worker's second thread ---------------------------------------------------------------------
 
 
@@ -448,6 +220,29 @@ def test_a_round_trip_beside_one_in_doubt_does_not_forget_it(
         objects.meanwhile = lambda: a._unheard.add(worker, late)
         assert a.finish(worker, [running]) == ()
         assert [one.job for one in a.claim(worker, 1)] == [second]
+
+
+def test_a_refusal_counts_once_however_often_it_was_tried(tmp_path: Path) -> None:
+    """What else is in the submission makes it a write, and others are quicker, again and again."""
+    objects = Hooked()
+    with machines(tmp_path, objects, "a", "b") as (a, b):
+        refused = NewJob("task", caps=(CapUse("few", max_total=0),))
+        a.submit([refused])
+        tries = 0
+
+        def quicker() -> None:
+            nonlocal tries
+            tries += 1
+            b.add(1)  # which is a write itself, and must not come here again
+            if tries < 3:
+                objects.meanwhile = quicker
+
+        objects.meanwhile = quicker
+        a.submit([NewJob("task"), refused])
+        assert tries == 3
+        a._tally.flush()
+        (event,) = b.events("cap_refused")
+        assert event.data["count"] == 2
 
 
 def test_two_round_trips_that_fail_at_once_forget_nothing(

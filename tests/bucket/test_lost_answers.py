@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headgate.errors import StoreInDoubt, StoreUnavailable
+from headgate.errors import StoreError, StoreInDoubt, StoreUnavailable
 from headgate.jobs import JobFilter, NewJob
 from headgate.stores.bucket import patience, probe
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.s3 import S3
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.bucket.url import parse
-from headgate.stores.protocol import Exchange
+from headgate.stores.protocol import Exchange, NewWorker
 from tests.bucket.machines import Faulty, Machine, need, opened, same
 from tests.bucket.proxy import Fault, Proxy, nth
 from tests.bucket.server import shared
@@ -154,6 +155,30 @@ def test_what_was_granted_in_doubt_and_has_no_room_any_more_is_given_back(tmp_pa
         b.tables()
         assert len(b.claim(other, 10)) == 3
         assert {a.job(job).attempt for job in jobs} == {1}  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_worker_that_registers_again_after_one_in_doubt_is_there_once(
+    tmp_path: Path, applied: bool
+) -> None:
+    objects = Faulty()
+    with opened(tmp_path, objects, "a", "b") as (a, b):
+        worker = NewWorker("w-1", "w", host="here", pid=7, tasks=("task",), lease=1e6)
+        objects.faults = iter(["cut" if applied else "dead"] + ["dead"] * 100)
+        with pytest.raises(StoreInDoubt):
+            a.register(worker)
+        objects.faults = iter(())
+        a.register(worker)
+        assert [one.id for one in b.workers()] == ["w-1"]
+        assert len(b.events("worker_started")) == 1
+        a.add(1)
+        assert len(a.claim("w-1")) == 1
+        with pytest.raises(
+            StoreError, match=r"id 'w-1' is that of worker 'w' \(process 7 on here\)"
+        ):
+            b.register(replace(worker, pid=8))
+        same(a, b)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -1,116 +1,39 @@
-"""Several shards as one store: a home for every name, nothing that spans two, nothing lost or
-doubled on the way between them."""
+"""Several shards as one store: a home for every name, and nothing that spans two."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
-import uuid
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from headgate.claim import ClaimState
 from headgate.errors import ConfigError, DeclarationError, StoreError
-from headgate.jobs import CapUse, Claimed, Finish, JobFilter, NewJob, Retention, State
+from headgate.jobs import Claimed, JobFilter, NewJob
 from headgate.limits import Need, Needs
-from headgate.schedules.template import to_text
-from headgate.stores.bucket.objects import Lost, Objects, Trouble
+from headgate.stores.bucket.objects import Lost, Trouble
 from headgate.stores.bucket.sharded import ShardedStore, open_bucket
 from headgate.stores.bucket.shards import shard_of
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import (
     CapSpec,
-    Claim,
-    Exchange,
-    Exchanged,
     LimitUse,
-    NewWorker,
-    Publication,
     QueueShare,
-    Schedules,
-    ScheduleSpec,
     SlotRequest,
     TaskSpec,
-    Tick,
-    Ticking,
 )
-from tests.bucket import server
 from tests.bucket.memory import MemoryObjects
-
-TASKS = frozenset(("a", "b", "c", "d"))
-
-
-def url(folder: Path, name: str = "m", shards: int | None = 2) -> str:
-    asked = "" if shards is None else f"&shards={shards}"
-    return f"s3://tests/all?cache={folder / name}&poll=0.05{asked}"
-
-
-@contextmanager
-def opened(
-    folder: Path, *names: str, objects: Objects | None = None, shards: int = 2
-) -> Generator[list[ShardedStore]]:
-    objects = objects or MemoryObjects()
-    stores = [ShardedStore(url(folder, name, shards), objects=objects) for name in names]
-    try:
-        yield stores
-    finally:
-        for store in stores:
-            store.close()
-
-
-def task(name: str, *limits: str, **fields: Any) -> TaskSpec:
-    return TaskSpec(name, limits=tuple(LimitUse(limit) for limit in limits), **fields)
-
-
-def publish(store: ShardedStore, *tasks: TaskSpec, **values: int) -> None:
-    store.publish(Publication("test", tasks=tasks, code=values))
-
-
-def needs(*names: str) -> Needs:
-    return Needs(tuple(Need(name) for name in names))
-
-
-class Hand:
-    """A worker driven by hand."""
-
-    def __init__(self, store: ShardedStore) -> None:
-        self.store = store
-        self.id = f"w-{uuid.uuid4().hex[:8]}"
-        self.state = ClaimState()
-        store.register(NewWorker(self.id, "w", pid=os.getpid(), tasks=tuple(TASKS)))
-
-    def ask(self, room: int = 100, finishes: Any = (), **options: Any) -> Exchanged:
-        claim = Claim(room, TASKS, self.state, **options)
-        return self.store.exchange(Exchange(self.id, finishes, claim=claim))
-
-    def claim(self, room: int = 100) -> list[Claimed]:
-        found: list[Claimed] = []
-        while True:
-            got = self.ask(room - len(found))
-            found += got.claimed
-            if not got.more or len(found) >= room:
-                return found
-
-
-def done(*claimed: Claimed, **fields: Any) -> list[Finish]:
-    return [Finish(one.token, "succeeded", **fields) for one in claimed]
-
-
-def at_once(*works: Callable[[], None]) -> None:
-    threads = [threading.Thread(target=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-
+from tests.bucket.sharding import (
+    Failing,
+    Hand,
+    at_once,
+    done,
+    needs,
+    opened,
+    publish,
+    task,
+    url,
+)
 
 # --- homes ----------------------------------------------------------------------------------------
 
@@ -320,17 +243,6 @@ def test_a_limit_holds_over_machines(tmp_path: Path) -> None:
         assert stores[0].group("two")[0].held == stores[0].group("three")[0].held == 0
 
 
-class Failing(MemoryObjects):
-    """Whose second shard cannot be written while `broken`."""
-
-    broken = False
-
-    def replace(self, key: str, body: bytes, known: str) -> str:
-        if self.broken and "shard-1/" in key:
-            raise Trouble("500")
-        return super().replace(key, body, known)
-
-
 def test_what_one_shard_granted_is_not_lost_when_another_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,209 +263,6 @@ def test_what_one_shard_granted_is_not_lost_when_another_fails(
         assert {one.task for one in rest} == {"a", "b"}
         assert not hand.ask(0, done(*rest)).stale
         assert store.count(JobFilter(states=frozenset(("succeeded",)))) == 4
-
-
-# --- the outbox -----------------------------------------------------------------------------------
-
-
-def test_a_follow_up_for_another_shard_arrives_once(tmp_path: Path) -> None:
-    objects = MemoryObjects()
-    with opened(tmp_path, "x", "y", objects=objects) as (store, other):
-        publish(store, task("a"), task("b"))
-        store.submit([NewJob("a")])
-        hand = Hand(store)
-        (first,) = hand.claim()
-        next_ = NewJob("b", parent=first.job, args='{"n": 1}')
-        stale = [Finish(first.token + 1, "succeeded", followups=(NewJob("b"),))]
-        assert hand.ask(0, stale).stale, "what is stale is followed by nothing"
-        hand.ask(0, done(first, followups=(next_, NewJob("a"))))
-        found = store.job(next_.id)
-        assert found is not None
-        assert (found.args, found.parent) == ('{"n": 1}', first.job)
-        assert [shard.count(JobFilter()) for shard in store.shards] == [2, 1]
-        assert not any(shard.outgoing() for shard in store.shards)
-        other.sweep()
-        assert other.count(JobFilter(task="b")) == 1
-
-
-def test_who_is_told_of_an_end_may_live_elsewhere(tmp_path: Path) -> None:
-    with opened(tmp_path, "x") as (store,):
-        publish(store, task("a", on_aborted="b"), task("b"))
-        (first,), (second,) = store.submit([NewJob("a")]), store.submit([NewJob("a")])
-        store.cancel(first.id)
-        told = store.find(JobFilter(task="b"))
-        assert [job.parent for job in told] == [first.id]
-        hand = Hand(store)
-        hand.claim()
-        store.cancel(second.id)
-        store.declare_dead(hand.id, "killed")
-        assert store.count(JobFilter(task="b")) == 2
-        assert store.shards[store.directory.homes.tasks["b"]].count(JobFilter()) == 2
-
-
-def test_a_follow_up_that_does_not_fit_there_is_told(tmp_path: Path) -> None:
-    with opened(tmp_path, "x") as (store,):
-        cap = CapUse("news", max_total=0)
-        publish(store, task("a"), task("b", caps=(CapSpec("news", max_total=0),)))
-        store.submit([NewJob("a")])
-        hand = Hand(store)
-        next_ = NewJob("b", caps=(cap,))
-        hand.ask(0, done(*hand.claim(), followups=(next_,)))
-        (event,) = store.events("followup_refused")
-        assert (event.subject, event.data["group"]) == (next_.id, "news")
-        assert store.job(next_.id) is None
-        assert not any(shard.outgoing() for shard in store.shards)
-
-
-DYING = """
-import os, signal, sys
-from headgate.jobs import Finish, NewJob
-from headgate.stores.bucket import shard
-from headgate.stores.bucket.sharded import ShardedStore
-from tests.bucket.test_shards import Hand, done, publish, task
-
-def die(*args, **kwargs):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-url, where, id = sys.argv[1:]
-store = ShardedStore(url)
-publish(store, task("a"), task("b"))
-store.submit([NewJob("a")])
-hand = Hand(store)
-claimed = hand.claim()
-setattr(shard.Shard, where, die)
-hand.ask(0, done(*claimed, followups=(NewJob("b", id=id),)))
-store.job(id)
-sys.exit("it went on")
-"""
-
-
-@pytest.mark.parametrize("where", ["take_in", "arrived"])
-def test_who_is_killed_on_the_way_leaves_nothing_lost_or_doubled(
-    tmp_path: Path, where: str
-) -> None:
-    """Killed before the job is in the other shard, or after it, before it is taken out of this."""
-    place = server.shared().fresh(tmp_path / "dead", shards="2")
-    id = str(uuid.uuid4())
-    ended = subprocess.run(
-        [sys.executable, "-c", DYING, place, where, id], timeout=60, check=False,
-        capture_output=True, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    store = ShardedStore(place.replace("dead", "alive"))
-    try:
-        for shard in store.shards:
-            shard.workers()
-        assert any(shard.outgoing() for shard in store.shards), "it was put down"
-        home = store.directory.homes.tasks["b"]
-        assert store.shards[home].has(id) == (where == "arrived")
-        hand = Hand(store)
-        if where == "take_in":
-            assert hand.claim() == []
-            at_once(*(lambda: (store.sweep(), None)[1] for _ in range(3)))
-        (claimed,) = hand.claim()
-        assert claimed.job == id
-        # It is over and forgotten before somebody brings it again.
-        hand.ask(0, done(claimed, keep=False))
-        store.prune(Retention(succeeded=0))
-        assert store.job(id) is None
-        at_once(*(lambda: (store.sweep(), None)[1] for _ in range(3)))
-        assert not any(shard.outgoing() for shard in store.shards)
-        assert hand.claim() == []
-        assert store.count(JobFilter(task="b")) == 0
-    finally:
-        store.close()
-
-
-# --- to look --------------------------------------------------------------------------------------
-
-
-def test_pages_of_jobs_and_events_go_through_all_shards_once(tmp_path: Path) -> None:
-    with opened(tmp_path, "x", shards=3) as (store,):
-        ids: list[str] = []
-        for i in range(40):
-            (one,) = store.submit([NewJob("aabcbca"[i % 7])])
-            ids.append(one.id)
-            store.cancel(one.id, by="me") if i % 2 else None
-        wanted = ids[::-1]
-        found: list[str] = []
-        while page := store.find(JobFilter(), 7, found[-1] if found else None):
-            found += [job.id for job in page]
-        assert found == wanted
-        for states, expected in (
-            (frozenset[State](), wanted), (frozenset(("cancelled",)), wanted[::2]),
-        ):  # fmt: skip
-            found, after = [], None
-            while True:
-                page = store.browse(JobFilter(states=states), 7, after)  # type: ignore[arg-type]
-                found += [job.id for job in page.jobs]
-                after = page.after
-                if after is None:
-                    break
-            assert found == expected
-        told: list[str] = []
-        before: int | None = None
-        while events := store.past_events("job_cancelled", before=before, limit=6):
-            told += [event.subject for event in events]
-            before = events[-1].seq
-        assert told == wanted[::2]
-        assert told == [event.subject for event in store.events("job_cancelled")]
-        with pytest.raises(StoreError, match="no place"):
-            store.browse(JobFilter(), 5, "1_2")
-
-
-def test_workers_queues_and_limits_are_told_once(tmp_path: Path) -> None:
-    with opened(tmp_path, "x", shards=3) as (store,):
-        publish(store, task("a", "db"), task("b"), db=5, idle=7)
-        store.submit(
-            [NewJob(name, needs=needs("db") if name == "a" else Needs()) for name in "aab"]
-        )
-        hand = Hand(store)
-        hand.claim(2)
-        (worker,) = store.workers()
-        assert (worker.running, worker.state) == (2, "alive")
-        store.pause_queue("default", True, by="me")
-        (queue,) = store.queues()
-        assert (queue.waiting, queue.running, queue.paused) == (1, 2, True)
-        assert len(store.events("queue_paused")) == len(store.events("worker_started")) == 1
-        limits = {one.group: one for one in store.limits()}
-        assert sorted(limits) == ["db", "idle"]
-        assert (limits["db"].held, limits["db"].value, limits["idle"].value) == (1, 5, 7)
-        assert [load.limit.group for load in store.loads()] == ["db", "idle"]
-        assert sorted(spec.name for spec in store.tasks()) == ["a", "b"]
-        assert store.doctor() == []
-        store.shards[1].unregister(hand.id)
-        assert store.workers()[0].state == "dead"
-        store.pause_queue("default", False)
-        got = hand.ask()
-        assert (got.dead, got.claimed) == (True, ())
-
-
-def test_a_schedule_lives_with_its_task(tmp_path: Path) -> None:
-    objects = MemoryObjects()
-    with opened(tmp_path, "x", "y", objects=objects) as (store, other):
-        publish(store, task("a"), task("b"))
-        specs = tuple(
-            ScheduleSpec(f"every-{name}", "* * * * *", job=to_text(NewJob(name))) for name in "ab"
-        )
-        store.declare_schedules(Schedules("test", schedules=specs))
-        assert [len(shard.schedules()) for shard in store.shards] == [1, 1]
-        due = other.due_schedules()
-        assert [one.spec.name for one in due.schedules] == ["every-a", "every-b"]
-        tickings = [
-            Ticking(
-                one.spec.name, one.digest, one.next_at, due.now + 60,
-                (Tick(due.now, NewJob(one.spec.name[-1])),),
-            )
-            for one in due.schedules
-        ]  # fmt: skip
-        both = [*other.tick(tickings), *store.tick(tickings)]
-        assert [one.outcome for one in both] == ["run", "run"], "each once"
-        assert store.count(JobFilter()) == 2
-        assert [len(store.ticks(f"every-{name}")) for name in "ab"] == [1, 1]
-        moved = ScheduleSpec("every-a", "* * * * *", job=to_text(NewJob("b")))
-        with pytest.raises(DeclarationError, match="schedule 'every-a'"):
-            store.declare_schedules(Schedules("test", schedules=(moved,)))
 
 
 def test_the_directory_bears_lost_answers(tmp_path: Path) -> None:

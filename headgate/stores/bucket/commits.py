@@ -182,7 +182,7 @@ class Commits:
         several times as long as our next write: without a pause it would lose for ever."""
         if not self.following.crowded:
             return
-        trips = (2 + 2 * self.following.others) * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
+        trips = (2 + 2 * self.following.others) * random.uniform(0.8, 1.2)
         wait = min(trips * self._replacing.trip, LONGEST_PAUSE)
         pause = self._replacing.wrote_at + wait - time.monotonic()
         if pause > 0:
@@ -195,10 +195,12 @@ class Commits:
             self.refresh()
             if losses > 2:
                 spread = min(1.0, self._replacing.trip * 2 ** min(losses - 2, 5))
-                time.sleep(random.uniform(0, spread))  # noqa: S311 - no secret
+                time.sleep(random.uniform(0, spread))
 
     def _attempt(self, works: list[_Work]) -> bool:
         """False: the copy is behind the bucket, and nothing was done."""
+        if self.replica.mend():
+            return False
         with self.replica.turn(recorded=True) as connection:
             head = self.replica.head(connection)
             # A copy that lacks what we did ourselves would call it stale, and who asks does not
@@ -239,6 +241,7 @@ class Commits:
         work.result, work.error = None, None
         try:
             work.result = work.what()
+        # Whatever it is, it is told to who asked for this, and undone; the others go on.
         except Exception as error:
             work.error = error
             connection.execute("ROLLBACK TO SAVEPOINT work")
@@ -288,11 +291,18 @@ class Commits:
             with self._as_current(tx):
                 yield tx
             return
-        if time.monotonic() - self.following.looked_at > max(
-            AGE.get(), getattr(self._local, "age", 0.0)
-        ):
+        age = time.monotonic() - self.following.looked_at
+        if age > max(AGE.get(), getattr(self._local, "age", 0.0)):
             self.refresh()
-        with self.replica.db.read() as tx, self._as_current(tx):
+        with self.peeking() as tx, self._as_current(tx):
+            yield tx
+
+    @contextmanager
+    def peeking(self) -> Generator[Transaction]:
+        """What the copy says, without a request to the bucket; if there is still a copy."""
+        if not self.following.has_copy:
+            self.refresh()
+        with self.replica.db.read() as tx:
             yield tx
 
     @contextmanager

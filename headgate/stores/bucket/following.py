@@ -60,6 +60,8 @@ class Following:
         place = hashlib.sha256(str(replica.folder.resolve()).encode()).hexdigest()[:8]
         self.by = f"{socket.gethostname()}:{place}"
         """What this machine's entries are signed with."""
+        self._file: tuple[int, int] | None = None
+        """The file that was brought up to date last."""
         self._fresh()
 
     def _fresh(self) -> None:
@@ -92,13 +94,21 @@ class Following:
                 return  # somebody began after we came, and has ended
             self._begun += 1
             mine = self._begun
+            self._replica.mend()
+            file = self._replica.db.file
             began = time.monotonic()
             self._follow()
             self._ended = mine
-            self.looked_at = began
+            self.looked_at, self._file = began, file
+
+    @property
+    def has_copy(self) -> bool:
+        """Has the copy that is there been filled? Not if it was deleted and made anew since."""
+        return self._replica.db.is_whole() and self._file == self._replica.db.file
 
     def look(self) -> bool:
         """Has another machine written since the last look?"""
+        self._replica.mend()
         before = self._replica.head()
         self.refresh()
         after = self._replica.head()

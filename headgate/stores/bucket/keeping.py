@@ -39,6 +39,7 @@ from headgate.stores.bucket.ledger import (
 from headgate.stores.bucket.objects import Listed, Objects
 from headgate.stores.bucket.patience import create, patiently
 from headgate.stores.bucket.replica import Head, Replica
+from headgate.stores.sqlite.forking import ours
 
 T = TypeVar("T")
 log = logging.getLogger("headgate.store")
@@ -167,15 +168,14 @@ class Keeper:
             if not self._turn.take():
                 self._busy.release()
                 return
-            thread = threading.Thread(target=self._keep, name="headgate-keeper", daemon=True)
+            thread = threading.Thread(target=ours(self._keep), name="headgate-keeper", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # the interpreter is ending: somebody else will do it
                 self._busy.release()
 
     def _due(self, head: Head) -> bool:
-        """Asked after every commit, so that there is a thread only while it has something to do: in
-        a child that is forked meanwhile, what it held within SQLite is held for ever."""
+        """Asked after every commit, so that there is a thread only while it has something to do."""
         return (
             (self._full and self._run is None)
             or (self._checkpoint is None and _outgrown(head))

@@ -39,8 +39,9 @@ class Leases:
 
 
 def begin(tx: Transaction, worker: NewWorker) -> None:
+    """Once more, if it was not told that it had begun."""
     tx.run(
-        "INSERT INTO leases (worker, seconds, ends) VALUES (?, ?, ?)",
+        "INSERT OR REPLACE INTO leases (worker, seconds, ends) VALUES (?, ?, ?)",
         (worker.id, worker.lease, tx.now + worker.lease),
     )
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headgate.errors import HeadgateError
+from headgate.stores.sqlite.forking import ours
 
 log = logging.getLogger("headgate.store")
 
@@ -42,7 +43,7 @@ class Poller:
         with self._guard:
             if self._thread is None and not self._ended.is_set():
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._ended,), name="headgate-poller", daemon=True
+                    target=ours(self._run), args=(self._ended,), name="headgate-poller", daemon=True
                 )
                 self._thread.start()
 

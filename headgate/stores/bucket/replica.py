@@ -1,6 +1,6 @@
 """This machine's copy of the store: a SQLite file that all its processes share.
 
-It holds nothing that the bucket does not, and may be deleted whenever nobody uses it. Its one
+It holds nothing that the bucket does not, and is made anew when somebody deletes it. Its one
 write lock is also the turn of this machine's processes to write to the bucket: who waits for it
 finds the copy up to date, and needs no second look at the bucket.
 """
@@ -8,6 +8,7 @@ finds the copy up to date, and needs no second look at the bucket.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import random
 import sqlite3
@@ -16,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -29,8 +30,12 @@ from headgate.stores.bucket import leases, outbox, rows, traffic
 from headgate.stores.bucket.ledger import Checkpoint, Entry, Ledger, Run, changes_of
 from headgate.stores.bucket.url import Address
 from headgate.stores.sqlite.database import BUSY_TIMEOUT, Database, rollback, translate
+from headgate.stores.sqlite.forking import CalmConnection, no_fork
 from headgate.stores.sqlite.schema import migrate
 
+log = logging.getLogger("headgate.store")
+
+FILE = "replica.db"
 TABLES = (
     leases.TABLE,
     traffic.TABLE,
@@ -93,9 +98,7 @@ class Replica:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
         self.clock = clock
-        self.db = Database(
-            f"sqlite:///{quote(str(folder / 'replica.db'))}?synchronous=normal", clock
-        )
+        self.db = Database(f"sqlite:///{quote(str(folder / FILE))}?synchronous=normal", clock)
         self._guard = threading.RLock()
         """Held by the one thread of this process that writes."""
         self._writer: sqlite3.Connection | None = None
@@ -103,7 +106,7 @@ class Replica:
         self._gate: int | None = None
         self._pid = os.getpid()
         try:
-            self._prepare()
+            _prepare(self.db)
         except StoreUnavailable as error:
             raise StoreUnavailable(
                 f"{error}. It is only this machine's copy: when no process uses it, delete the"
@@ -112,22 +115,51 @@ class Replica:
         with self.db.read() as tx:
             self.tables = rows.tables(tx.connection)
 
-    def _prepare(self) -> None:
-        migrate(self.db)
-        with self.db.write() as tx:
-            for statement in TABLES:
-                tx.run(statement)
-
     def close(self) -> None:
         with self._guard:
-            for connection in (self._writer, self._applier):
-                if connection is not None and self._pid == os.getpid():
-                    connection.close()
-            self._writer = self._applier = None
-            if self._gate is not None and self._pid == os.getpid():
-                os.close(self._gate)
-            self._gate = None
+            self._let_go()
         self.db.close()
+
+    def _let_go(self) -> None:
+        for connection in (self._writer, self._applier):
+            if connection is not None and self._pid == os.getpid():
+                connection.close()
+        self._writer = self._applier = None
+        if self._gate is not None and self._pid == os.getpid():
+            os.close(self._gate)
+        self._gate = None
+
+    def mend(self) -> bool:
+        """Make the copy anew if somebody has deleted it; True: that was so, and it is empty."""
+        if self.db.is_whole():
+            return False
+        self._mind_forks()
+        with self._guard:  # nobody of this process writes to the old one any more
+            if self.db.is_whole():
+                return False  # another thread was quicker
+            log.warning("%s was deleted while in use: it is made anew from the bucket", self.folder)
+            try:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._let_go()
+                with _alone(self.folder / "mend.lock"):
+                    self._make()
+            except OSError as error:
+                raise StoreUnavailable(
+                    f"{self.folder} was deleted while it was in use, and cannot be made anew:"
+                    f" {error}; make it a folder that you may write to"
+                ) from error
+            self.db.start_over()
+        return True
+
+    def _make(self) -> None:
+        """Under a lock: of several processes that miss the file, one makes it, and none takes away
+        what another has made."""
+        if not (self.folder / FILE).exists():
+            # What is left of the old one would be taken for a part of the new one.
+            for end in ("-wal", "-shm"):
+                (self.folder / f"{FILE}{end}").unlink(missing_ok=True)
+        with closing(Database(self.db.url, self.clock)) as fresh:
+            _prepare(fresh)
 
     # --- writing ------------------------------------------------------------------------------
 
@@ -140,14 +172,16 @@ class Replica:
             raise StoreBusy(f"{self.folder}: another thread has been writing for too long")
         try:
             connection = self._connection(recorded)
+            calm = nullcontext if isinstance(connection, CalmConnection) else no_fork
             with self._turnstile():
-                self.db.patiently(lambda: connection.execute("BEGIN IMMEDIATE"), at_most=0.002)
-            try:
-                yield connection
-            except sqlite3.Error as error:
-                raise translate(error, self.db.url) from error
-            finally:
-                rollback(connection)
+                self.db.patiently(lambda: _begin(connection, calm()), at_most=0.002)
+            with calm():
+                try:
+                    yield connection
+                except sqlite3.Error as error:
+                    raise translate(error, self.db.url) from error
+                finally:
+                    rollback(connection)
         finally:
             self._guard.release()
 
@@ -165,7 +199,7 @@ class Replica:
                     f"{self.folder}: other processes have been writing for {BUSY_TIMEOUT:g} s; look"
                     " for a stopped process, or a server that does not answer"
                 )
-            time.sleep(random.uniform(0.001, 0.003))  # noqa: S311 - no secret
+            time.sleep(random.uniform(0.001, 0.003))
         try:
             yield
         finally:
@@ -183,11 +217,11 @@ class Replica:
     def _connection(self, recorded: bool) -> sqlite3.Connection:
         if recorded:
             if self._writer is None:
-                self._writer = self.db.connect()
+                self._writer = self.db.connect(calm=False)
                 rows.record_changes(self._writer, self.tables)
             return self._writer
         if self._applier is None:
-            self._applier = self.db.connect()
+            self._applier = self.db.connect(calm=True)
         return self._applier
 
     # --- the head -----------------------------------------------------------------------------
@@ -307,6 +341,29 @@ class Replica:
         )  # fmt: skip
         connection.execute("DELETE FROM _recent")
         self.set_recent(connection, ((entry.seq, entry_text(entry)) for entry in ledger.recent), 0)
+
+
+def _begin(connection: sqlite3.Connection, calm: AbstractContextManager[object]) -> None:
+    with calm:
+        connection.execute("BEGIN IMMEDIATE")
+
+
+def _prepare(db: Database) -> None:
+    migrate(db)
+    with db.write() as tx:
+        for statement in TABLES:
+            tx.run(statement)
+
+
+@contextmanager
+def _alone(path: Path) -> Generator[None]:
+    """The only one of this machine."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)  # and with it the lock
 
 
 def _one_history(head: Head, ledger: Ledger) -> bool:

@@ -102,7 +102,7 @@ class Shard(BucketStore):
 
     def has(self, id: str) -> bool:
         """Does the copy know this job? No request is made."""
-        with self._replica.db.read() as tx:
+        with self._commits.peeking() as tx:
             return tx.row(tx.sql.submit.id_exists, {"id": id}) is not None
 
     def has_now(self, id: str) -> bool:
@@ -111,7 +111,7 @@ class Shard(BucketStore):
 
     def with_key(self, key: str) -> str | None:
         """The job that was submitted with this idempotency key, as far as the copy knows."""
-        with self._replica.db.read() as tx:
+        with self._commits.peeking() as tx:
             known = tx.row(tx.sql.submit.idempotent, {"key": key})
         return None if known is None else known["id"]
 
@@ -129,7 +129,7 @@ class Shard(BucketStore):
     def glance(self, worker: str, state: ClaimState | None) -> Glance:
         """Nothing is asked of the bucket, and nobody who writes is waited for: what other machines
         did is noticed by the poller, as ever."""
-        with self._replica.db.read() as tx:
+        with self._commits.peeking() as tx:
             if registry.known(tx, worker) is None:
                 return Glance(ask=True, ready=False, known=False)
             seen = exchanging.glance(tx)
@@ -154,19 +154,19 @@ class Shard(BucketStore):
 
     def outgoing(self, older: float = 0.0) -> bool:
         """Does the copy hold jobs for others?"""
-        with self._replica.db.read() as tx:
+        with self._commits.peeking() as tx:
             return outbox.waits(tx, older)
 
     def outbox(self) -> dict[int, list[NewJob]]:
         self._commits.refresh()
-        with self._replica.db.read() as tx:
+        with self._commits.peeking() as tx:
             return outbox.waiting(tx)
 
     def arrived(self, jobs: list[NewJob]) -> None:
         self._do(lambda tx: outbox.arrived(tx, jobs))
 
     def outgoing_ids(self) -> set[str]:
-        with self._replica.db.read() as tx:
+        with self._commits.peeking() as tx:
             return outbox.ids(tx)
 
     def take_in(self, shard: int, jobs: list[NewJob], left: set[str], seen_at: float) -> bool:
@@ -212,14 +212,14 @@ class Shard(BucketStore):
         ]
 
     def created_at(self, id: str) -> float | None:
-        with self._replica.db.read() as tx:
+        with self._commits.peeking() as tx:
             return tx.value("SELECT created_at FROM jobs WHERE id = ?", (id,))
 
     def since(self, moment: float, *, included: bool) -> str | None:
         """The id of the first job that was submitted after this moment, or at it; None: none was.
 
         Numbers and times grow together, so it is found by halving."""
-        with self._replica.db.read() as tx:
+        with self._commits.peeking() as tx:
             sql = "SELECT n, created_at, id FROM jobs WHERE n >= ? ORDER BY n LIMIT 1"
             low, high = 0, int(tx.value("SELECT max(n) FROM jobs") or 0) + 1
             while low < high:

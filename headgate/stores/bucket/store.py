@@ -171,12 +171,15 @@ class BucketStore(EmbeddedStore):
         with self._meter.telling() as tell:
 
             def put() -> list[Submitted]:
-                done = EmbeddedStore.submit(self, jobs)
+                done = self._put_in(jobs)
                 if tell is not None:
                     EmbeddedStore._do(self, tell)
                 return done
 
-            return self._commits.run(put)
+            done = self._commits.run(put)
+        # Only now: what was refused in a try that was undone is refused once, not once a try.
+        self._tally.add(jobs, done)
+        return done
 
     def put_output(self, told: Sequence[Output]) -> frozenset[int]:
         self._bodies.ahead(piece.data for output in told for piece in output.pieces)

@@ -25,7 +25,9 @@ def lock_name(worker: str) -> str:
 
 
 def register(tx: Transaction, worker: NewWorker) -> None:
-    registry.register(tx, worker)
+    if not registry.register(tx, worker):
+        renew(tx, worker.id)
+        return
     tx.run(tx.sql.leases.insert, {"worker": worker.id, "lease": worker.lease})
 
 

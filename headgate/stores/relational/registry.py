@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from headgate.errors import StoreError
 from headgate.stores.protocol import NewWorker, WorkerRecord
 from headgate.stores.relational import finishing
 from headgate.stores.relational.events import record
 from headgate.stores.relational.transaction import Row, Transaction
 
 
-def register(tx: Transaction, worker: NewWorker) -> None:
+def register(tx: Transaction, worker: NewWorker) -> bool:
+    """Enter a worker. False: it stands there already, by its own hand: who was not told what became
+    of its first call has called again."""
+    there = tx.row(tx.sql.workers.known, {"worker": worker.id})
+    if there is not None:
+        own = (worker.name, worker.host, worker.pid)
+        if (there["name"], there["host"], there["pid"]) != own:
+            raise StoreError(
+                f"the id {worker.id!r} is that of worker {there['name']!r} (process {there['pid']}"
+                f" on {there['host'] or 'an unknown host'}): register each under an id of its own"
+            )
+        return False
     tx.run(
         tx.sql.workers.insert,
         {
@@ -30,6 +42,7 @@ def register(tx: Transaction, worker: NewWorker) -> None:
         },
     )
     record(tx, "worker_started", worker.name, worker.id, pid=worker.pid, host=worker.host)
+    return True
 
 
 def mark(tx: Transaction, worker: str, state: str) -> None:

@@ -15,6 +15,7 @@ from headgate.errors import StoreError
 from headgate.jobs import NewJob, Submitted
 from headgate.stores.relational.events import record
 from headgate.stores.relational.transaction import Transaction
+from headgate.stores.sqlite.forking import ours
 
 log = logging.getLogger("headgate.store")
 
@@ -66,25 +67,31 @@ class Tally:
                 keys.append(("cap_skipped", next(skips, job.caps[0].group), "", 0))
         if not keys:
             return
+        self._mind_forks()
         with self._lock:
-            if self._process != os.getpid():
-                # A fork: what was counted before is the parent's, and so is the timer.
-                self._process, self._timer, self._counts = os.getpid(), None, {}
             for key in keys:
                 self._counts[key] = self._counts.get(key, 0) + 1
             if self._timer is not None:
                 return
-            self._timer = threading.Timer(PAUSE, self.flush)
+            self._timer = threading.Timer(PAUSE, ours(self.flush))
             self._timer.daemon = True
             self._timer.start()
             atexit.register(self._at_exit)
         self._put_down()
+
+    def _mind_forks(self) -> None:
+        """What was counted before is the parent's, and so is the timer, which may have held the
+        lock when we were forked: here nobody would ever give it back."""
+        if self._process != os.getpid():
+            self._process, self._timer, self._counts = os.getpid(), None, {}
+            self._lock = threading.Lock()
 
     def _at_exit(self) -> None:
         if self._process == os.getpid():
             self.flush()
 
     def flush(self) -> None:
+        self._mind_forks()
         with self._lock:
             timer, self._timer = self._timer, None
         if timer is not None:

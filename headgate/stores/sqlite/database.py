@@ -18,6 +18,7 @@ from weakref import WeakSet
 from headgate.clock import Clock
 from headgate.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
 from headgate.jobs import NewJob
+from headgate.stores.sqlite.forking import CalmConnection, is_ours
 from headgate.stores.sqlite.queries import SQL
 
 Row = sqlite3.Row
@@ -101,20 +102,25 @@ class Transaction:
 class _Held:
     """A thread's connection: closed when the thread is gone, or the database."""
 
-    __slots__ = ("__weakref__", "abandoned", "connection")
+    __slots__ = ("__weakref__", "abandoned", "connection", "pid")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.abandoned = False
+        self.pid = os.getpid()
 
     def close(self) -> None:
-        if not self.abandoned:
+        if self.pid != os.getpid():
+            # In a forked child what belongs to the other threads of its parent is deleted at once,
+            # before anybody is asked; such a thread may have been in the middle of a statement.
+            _abandoned.append(self.connection)
+        elif not self.abandoned:
             self.connection.close()
 
     __del__ = close
 
 
-_abandoned: list[_Held] = []
+_abandoned: list[sqlite3.Connection] = []
 """A parent's connections in a forked child: kept, so that nothing ever closes them."""
 
 
@@ -131,7 +137,7 @@ class Database:
         self._memory_lock = threading.RLock()
         self._memory_connection: sqlite3.Connection | None = None
         self._opened: WeakSet[_Held] = WeakSet()
-        self._file: tuple[int, int] | None = None
+        self.file: tuple[int, int] | None = None
         """Device and inode of the file, once it was opened."""
         self._pid = os.getpid()
         self._closed = False
@@ -150,29 +156,40 @@ class Database:
             if self._memory_connection is None:
                 self._memory_connection = self.connect()
             return self._memory_connection
-        if self._file is not None:
-            self._check_file()
+        self._check_file()
         held: _Held | None = getattr(self._local, "held", None)
         if held is None:
             held = self._local.held = _Held(self.connect())
             self._opened.add(held)
-            self._file = self._file or self._find_file()
+            self.file = self.file or self._find_file()
         return held.connection
+
+    def is_whole(self) -> bool:
+        """Is the file in its place the one that was opened?"""
+        return self.file is None or self._find_file() == self.file
+
+    def start_over(self) -> None:
+        """Use the file that is in its place now. Who is in the middle of something ends it in the
+        old one: its connection is closed when nobody has it any more."""
+        for held in list(self._opened):
+            held.abandoned = True
+        # In this order: until the last line, who comes is told that the file was replaced.
+        self._local, self._opened = threading.local(), WeakSet()
+        self.file = self._find_file()
 
     def _find_file(self) -> tuple[int, int] | None:
         assert self.path is not None
         try:
             found = self.path.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_dev, found.st_ino
 
     def _check_file(self) -> None:
         """A deleted or replaced file lives on in our connections, where nobody else ever looks:
         what is stored there would be lost."""
-        found = self._find_file()
-        if found != self._file:
-            what = "deleted" if found is None else "replaced by another file"
+        if not self.is_whole():
+            what = "deleted" if self._find_file() is None else "replaced by another file"
             raise StoreUnavailable(
                 f"{self.url} was {what} while it was in use; nothing was stored. Put it back, or"
                 " restart this program to use what is there now"
@@ -184,15 +201,19 @@ class Database:
         it leaves them be and opens its own."""
         for held in self._opened:
             held.abandoned = True
-        _abandoned.extend(self._opened)
+        _abandoned.extend(held.connection for held in self._opened)
         self._pid, self._local, self._opened = os.getpid(), threading.local(), WeakSet()
         self._users, self._idle = 0, threading.Condition()
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self, *, calm: bool | None = None) -> sqlite3.Connection:
+        """A connection of its own; `calm`: made for threads of ours (see `forking`), as it is
+        anyway where one of them opens it for itself."""
+        calm = is_ours() if calm is None else calm
         try:
             connection = sqlite3.connect(
                 ":memory:" if self.path is None else self.path,
                 timeout=0,
+                factory=CalmConnection if calm else sqlite3.Connection,
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=512,
@@ -299,7 +320,7 @@ class Database:
                         " look for a stopped process or a transaction left open"
                     ) from error
                 pause = min(max(0.0003, waited / 50), at_most)
-                time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - no secret
+                time.sleep(pause * (0.5 + random.random()))
             else:
                 return
 

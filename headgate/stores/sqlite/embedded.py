@@ -79,10 +79,13 @@ class EmbeddedStore(RelationalStore):
 
     def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         check_chunk(jobs)
-        with self._write() as tx:
-            done = submitting.submit(tx, jobs)
+        done = self._put_in(jobs)
         self._tally.add(jobs, done)
         return done
+
+    def _put_in(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        with self._write() as tx:
+            return submitting.submit(tx, jobs)
 
     def submit_with(self, conn: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         raise WrongConnection(

@@ -14,7 +14,7 @@ UPDATE headgate.workers SET tasks = :tasks WHERE id = :worker
 SELECT id, name FROM headgate.workers
 
 -- name: known
-SELECT name FROM headgate.workers WHERE id = :worker
+SELECT name, host, pid FROM headgate.workers WHERE id = :worker
 
 -- name: delete
 DELETE FROM headgate.workers WHERE id = :worker

@@ -14,7 +14,7 @@ UPDATE workers SET tasks = :tasks WHERE id = :worker
 SELECT id, name FROM workers
 
 -- name: known
-SELECT name FROM workers WHERE id = :worker
+SELECT name, host, pid FROM workers WHERE id = :worker
 
 -- name: delete
 DELETE FROM workers WHERE id = :worker
