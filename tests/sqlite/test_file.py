@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -252,3 +253,13 @@ def test_opening_while_others_make_and_close_the_file(tmp_path: Path) -> None:
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(6)]
     errors = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * 6, errors
+
+
+def test_what_a_submit_returned_is_on_the_disk(url: str) -> None:
+    """A crash of the machine takes what only its memory held: so a commit waits for the disk,
+    unless the url says that it need not."""
+    for option, waits in (("", 2), ("?synchronous=full", 2), ("?synchronous=normal", 1)):
+        store: Any = open_store(url + option)
+        assert store._db.connection().execute("PRAGMA synchronous").fetchone()[0] == waits
+        assert store._db.connection().execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        store.close()
