@@ -76,6 +76,7 @@ class Arguments:
         """The annotations as types; resolved late, so that they may name later classes."""
         try:
             hints = typing.get_type_hints(_unwrapped(self.fn), include_extras=True)
+        # Annotations are anybody's code: reading them may raise whatever it likes.
         except Exception as error:
             raise DeclarationError(
                 f"task {self.task!r}: its annotations cannot be read ({error}). Types of"

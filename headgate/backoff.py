@@ -38,7 +38,7 @@ class Backoff:
         # Exponents are bounded before they are used: 2.0 ** 5000 overflows.
         steps = min(max(errors - 1, 0), 64)
         delay = min(self.base * self.factor**steps, self.cap)
-        return delay * (1 + self.jitter * random.uniform(-1, 1))  # noqa: S311 - not a secret
+        return delay * (1 + self.jitter * random.uniform(-1, 1))
 
 
 FLOOR = 1.0

@@ -64,6 +64,7 @@ class Cap:
         self.max_total = _count(max_total, f"cap {name!r}: max_total")
         self.max_waiting = _count(max_waiting, f"cap {name!r}: max_waiting")
         self.unique_for = check_unique_for(unique_for)
+        # Also from untyped code.
         if key is not None and not callable(key) and not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DeclarationError(
                 f"cap {name!r}: key must be the name of an argument or a callable, got {key!r}"

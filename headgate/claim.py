@@ -228,7 +228,7 @@ class Room:
                     continue
                 if any(other.group == member.group for other in chosen):
                     continue
-                rank = (group.free(), random.random())  # noqa: S311 - spreads load, no secret
+                rank = (group.free(), random.random())
                 if best is None or rank > best_rank:
                     best, best_rank = member, rank
             if best is None:

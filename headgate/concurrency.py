@@ -149,6 +149,7 @@ class Concurrency:
             reason=reason,
             lasts=None if lasts is None else seconds(lasts, "lasts", above=True),
             until=None if until is None else until.timestamp(),
+            # Who calls this names fields of a change, each with a value of its kind.
             **what,  # pyright: ignore[reportArgumentType]
         )
         return self._store().change_limit(change)

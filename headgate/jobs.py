@@ -34,6 +34,7 @@ def new_id() -> str:
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
+CapRule = Literal["total", "waiting", "period"]
 WhenFull = Literal["reject", "skip", "replace", "cancel_running"]
 
 
@@ -59,7 +60,7 @@ class Refusal:
     """Why a submission was not stored: it would have been one too many."""
 
     group: str
-    rule: Literal["total", "waiting", "period"]
+    rule: CapRule
     count: int
     cap: int
     existing: str | None = None

@@ -257,6 +257,7 @@ class _ClassArguments(Arguments):
         try:
             found = typing.get_type_hints(_constructor(self._cls), include_extras=True)
             result = typing.get_type_hints(self._cls.run, include_extras=True)
+        # Annotations are anybody's code: reading them may raise whatever it likes.
         except Exception as error:
             raise DeclarationError(
                 f"job class {self.task!r}: its annotations cannot be read ({error}). Types of"
@@ -329,6 +330,7 @@ def _runner(cls: type[Job]) -> Callable[..., Any]:
 
     run = run_async if inspect.iscoroutinefunction(cls.run) else run_sync
     parameters = list(inspect.signature(_constructor(cls)).parameters.values())[1:]
+    # A function has no such attribute until it is given one, which `inspect` then believes.
     run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     run.__name__, run.__qualname__ = cls.__name__, cls.__qualname__
     run.__module__, run.__doc__ = cls.__module__, cls.__doc__

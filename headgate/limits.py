@@ -43,6 +43,7 @@ class Limit:
     def __init__(self, name: str, max: int | None, *, key: Key = None, units: int = 1) -> None:
         self.name = check_name(name, "limit")
         self.max = check_value(max, name)
+        # Also from untyped code.
         if key is not None and not callable(key) and not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DeclarationError(
                 f"limit {name!r}: key must be the name of an argument or a callable, got {key!r}"

@@ -69,7 +69,7 @@ def _post(url: str, body: bytes, timeout: float) -> None:
         method="POST",
     )
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310 - as above
             status = answer.status
     except urllib.error.HTTPError as error:
         raise NotDelivered(f"{url} answered {error.code} {error.reason}") from None

@@ -38,6 +38,7 @@ async def astore_all(store: Store, jobs: list[NewJob], conn: object) -> list[Sub
 def _counting(done: Sequence[Submitted], jobs: Sequence[NewJob]) -> Generator[None]:
     try:
         yield
+    # Whatever went wrong goes on as it is, with a note.
     except Exception as error:
         if len(jobs) > 1:
             error.add_note(f"{len(done)} of {len(jobs)} jobs were stored before this")

@@ -174,6 +174,7 @@ class Keys:
             return self._args[key]
         try:
             return key(**_accepted(key, self._args))
+        # A key function is anybody's code.
         except Exception as error:
             raise InvalidKey(
                 f"task {self._task!r}: the key function of {what} raised"

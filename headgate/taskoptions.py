@@ -44,6 +44,7 @@ def callee(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function that is called in the end, and tells whether it is async."""
     while isinstance(fn, functools.partial):
         fn = fn.func
+    # The method itself is asked for, not whether there is one.
     return fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
 
 

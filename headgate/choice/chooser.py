@@ -206,7 +206,7 @@ class Chooser:
         """The queue whose turn it is, and how much of its weight it has had already."""
         cursor, given = self.claim.state.queue_cursor, self.claim.state.queue_given
         if cursor is None:
-            return random.randrange(len(shares)), 0  # noqa: S311 - spreads load, no secret
+            return random.randrange(len(shares)), 0
         for i, share in enumerate(shares):
             if share.name == cursor and given < share.weight:
                 return i, given

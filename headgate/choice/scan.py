@@ -187,7 +187,7 @@ class Scan:
         if cursor is None:
             window, cut = self._turns(size, after=None, upto=None)
             self.complete = not cut
-            start = random.randrange(len(window)) if window else 0  # noqa: S311 - no secret
+            start = random.randrange(len(window)) if window else 0
             window = window[start:] + window[:start] if self.complete else window[start:]
         else:
             window, cut = self._turns(size, after=cursor, upto=None)

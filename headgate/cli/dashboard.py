@@ -190,6 +190,7 @@ def _serve(site: object, host: str, port: int, prefix: str, proxies: list[str]) 
     from headgate.errors import ConfigError
 
     config = uvicorn.Config(
+        # An ASGI application; its own type is not imported where it is not needed.
         site,  # pyright: ignore[reportArgumentType]
         host=host,
         port=port,

@@ -119,7 +119,7 @@ class Scribe:
             if self._failures in (1, 5) or self._failures % 30 == 0:
                 log.warning("the output of commands could not be stored (%s)", error)
             pause = doubled(self._failures, EVERY, _LONGEST_BACKOFF)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             return
         except Exception:
             # Not the store's state but something that was sent: again it would fail again.

@@ -89,7 +89,7 @@ class CommandWarden(Warden):
                 pass_fds=self._fds,
                 start_new_session=True,
                 # This process has one thread, so running Python between fork and exec is safe.
-                preexec_fn=_prepare(os.getpid()),  # noqa: PLW1509
+                preexec_fn=_prepare(os.getpid()),  # noqa: PLW1509 - see above
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             for read, _ in pipes:

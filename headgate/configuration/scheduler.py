@@ -80,7 +80,7 @@ class Scheduler:
                 await self._try("looking for runs of removed jobs", self._tell_removed)
             if time.monotonic() >= tidy_at:
                 await self._try("tidying up", self._tidy)
-                tidy_at = time.monotonic() + TIDY_EVERY * random.uniform(0.75, 1.25)  # noqa: S311
+                tidy_at = time.monotonic() + TIDY_EVERY * random.uniform(0.75, 1.25)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LOOK_EVERY)
             self._wake.clear()
@@ -91,6 +91,7 @@ class Scheduler:
             await in_thread(call)
         except StoreError as error:
             self._say_once(f"{what} failed ({error}); it will be tried again")
+        # A defect of ours, or of a library: it is told with all there is to tell.
         except Exception:
             log.exception("%s failed; it will be tried again", what)
 
@@ -152,10 +153,10 @@ class Scheduler:
             rebuild(self.app, scheduled, self._runs)
         except ConfigurationError as error:
             report(error.problems)
-            log.error("the configuration was not reloaded: the one in force stays")  # noqa: TRY400
+            log.error("the configuration was not reloaded: the one in force stays")
             return False
         except HeadgateError as error:
-            log.error("the configuration was not reloaded (%s)", error)  # noqa: TRY400
+            log.error("the configuration was not reloaded (%s)", error)
             return False
         log.info("the configuration was reloaded: %d jobs", len(scheduled.jobs))
         self._removed_at = 0.0

@@ -34,6 +34,7 @@ class Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         self.line = node.start_mark.line + 1
+        # PyYAML tells no types of what it makes.
         return super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
@@ -47,6 +48,7 @@ class Loader(yaml.SafeLoader):
                         problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
                     )
                 seen.add(name)
+        # As above.
         return super().construct_mapping(node, deep)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
@@ -91,6 +93,7 @@ def line_of(text: str, path: Path) -> int | None:
 def _composed(text: str) -> Any:
     """The nodes of a file, kept: there may be many problems to find the lines of."""
     try:
+        # As above.
         return yaml.compose(text, Loader=Loader)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     except (yaml.YAMLError, ValueError, RecursionError):
         return None

@@ -57,6 +57,7 @@ def scheduled(
     source: str,
 ) -> Scheduled:
     name = check_name(name, "schedule")
+    # Also from untyped code.
     if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidSchedule(
             f"schedule {name!r}: what it submits is a call, as task.call(…) gives it, got {call!r}"

@@ -53,12 +53,12 @@ class Rounds:
             self._vain = 0
             if due.next_at is None:
                 return SAFETY
-            wait = max(0.0, due.next_at - due.now) + _EARLY + random.uniform(0.0, _APART)  # noqa: S311
+            wait = max(0.0, due.next_at - due.now) + _EARLY + random.uniform(0.0, _APART)
             return min(wait, SAFETY)
         try:
             tickings = self._plan(due.schedules, due.now)
         except SchedulesMissing as error:
-            log.error("this process ticks no schedule: %s", error)  # noqa: TRY400 - all is said
+            log.error("this process ticks no schedule: %s", error)
             return float("inf")
         # All who tick see the same at the same moment. Each begins elsewhere, so that they share
         # the work instead of meeting at every row.
@@ -74,7 +74,7 @@ class Rounds:
         # by asking a hundred times a second.
         self._vain += 1
         longest = doubled(self._vain, _CONTENDED, _LONGEST)
-        return random.uniform(_CONTENDED, longest)  # noqa: S311 - no secret
+        return random.uniform(_CONTENDED, longest)
 
     def _tick(self, tickings: Sequence[Ticking]) -> int:
         records = self._store.tick(tickings)
@@ -95,7 +95,7 @@ class Rounds:
                 raise
             except InvalidSchedule as error:
                 # Declared by a program that knows more than this one. Others may tick it.
-                log.error("schedule %s is not ticked here: %s", found.spec.name, error)  # noqa: TRY400
+                log.error("schedule %s is not ticked here: %s", found.spec.name, error)
                 self._bad[found.spec.name] = found.digest
         return tickings
 

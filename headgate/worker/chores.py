@@ -23,7 +23,7 @@ async def every(seconds: float, what: str, call: Callable[[], None], threads: Ex
     while True:
         pause = max(seconds, doubled(failures, 0.1, _LONGEST_PAUSE)) if failures else seconds
         # Spread: workers that started together would do it together for ever.
-        await asyncio.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311 - no secret
+        await asyncio.sleep(pause * random.uniform(0.75, 1.25))
         try:
             await loop.run_in_executor(threads, call)
         except StoreError as error:

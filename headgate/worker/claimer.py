@@ -440,4 +440,4 @@ class Claimer:
         pause = doubled(self._failures - 1, 0.05, _LONGEST_BACKOFF)
         if self._failures in (1, 5) or self._failures % 30 == 0:
             log.warning("the store refused a round trip (%s); trying again", error)
-        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret
+        return pause * random.uniform(0.5, 1.0)

@@ -163,10 +163,10 @@ def costs(told: Sequence[Costs]) -> Costs:
         requests.update(one.requests)
         objects.update(one.objects)
     jobs = sum(one.jobs for one in told)
-    idle: Counter[str] = Counter()
+    idle: dict[str, float] = {}
     for one in told:
         for kind, count in one.idle.requests.items():
-            idle[kind] += count  # type: ignore[assignment]
+            idle[kind] = idle.get(kind, 0.0) + count
     return Costs(
         days=max(one.days for one in told),
         jobs=jobs,

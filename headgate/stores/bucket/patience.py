@@ -35,7 +35,7 @@ def patiently(request: Callable[[], T]) -> T:
                 raise
             level = logging.WARNING if failures == TOLD_AFTER else logging.DEBUG
             log.log(level, "%s; trying again", trouble)
-        time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
+        time.sleep(pause * random.uniform(0.5, 1.5))
         pause = min(pause * 2, 3.0)
 
 

@@ -69,6 +69,7 @@ def _winners(writes: list[Callable[[], str]]) -> list[int]:
             won.append(i)
         except Lost:
             return
+        # Told by who started the thread, which nobody else would hear of.
         except Exception as error:
             failed.append(error)
 

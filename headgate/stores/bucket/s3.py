@@ -70,6 +70,7 @@ class S3:
             logger.setLevel(logging.WARNING)
         try:
             session = botocore.session.Session(profile=address.profile)
+            # botocore makes its clients from data: nothing is known of them before they are there.
             return session.create_client(  # pyright: ignore[reportUnknownMemberType]
                 "s3",
                 endpoint_url=address.endpoint,
@@ -240,7 +241,8 @@ class S3:
 
 
 def _status(error: ClientError) -> int:
-    return int(error.response["ResponseMetadata"]["HTTPStatusCode"])  # pyright: ignore
+    # Told to be optional, and always there in an answer of a server.
+    return int(error.response["ResponseMetadata"]["HTTPStatusCode"])  # pyright: ignore[reportTypedDictNotRequiredAccess]
 
 
 def _code(error: ClientError) -> str:

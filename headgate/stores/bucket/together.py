@@ -69,5 +69,6 @@ class Together:
 def caught(work: Callable[[], T]) -> T | Exception:
     try:
         return work()
+    # Raised again where it is asked for, when all have ended.
     except Exception as error:
         return error

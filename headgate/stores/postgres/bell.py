@@ -182,7 +182,7 @@ class Bells:
                 finally:
                     connection.close()
             pause = doubled(failures, 0.1, _LONGEST_BACKOFF)
-            self._rest(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            self._rest(pause * random.uniform(0.5, 1.0))
             if self._ended():
                 return
 

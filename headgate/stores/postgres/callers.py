@@ -39,6 +39,7 @@ def submit(conn: object, schema: str, jobs: Sequence[NewJob]) -> list[Submitted]
     statement, read = _ways(schema, jobs)
     try:
         rows = call(conn, statement, submitting.to_json(jobs))
+    # Each driver has errors of its own; ours says more where it can, else theirs goes on as it is.
     except Exception as error:
         _explain(error, conn, schema, jobs)
         raise
@@ -58,6 +59,7 @@ async def asubmit(conn: object, schema: str, jobs: Sequence[NewJob]) -> list[Sub
     statement, read = _ways(schema, jobs)
     try:
         rows = await call(conn, statement, submitting.to_json(jobs))
+    # Each driver has errors of its own; ours says more where it can, else theirs goes on as it is.
     except Exception as error:
         _explain(error, conn, schema, jobs)
         raise

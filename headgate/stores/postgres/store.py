@@ -132,7 +132,7 @@ class PostgresStore(RelationalStore):
                         f" {LOCK_TIMEOUT:g} s; nothing was changed. Try again, and look for"
                         " transactions of workers left open (pg_stat_activity)"
                     ) from error
-            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - no secret
+            time.sleep(random.uniform(0.01, 0.05))
 
     # --- submit ----------------------------------------------------------------------------
 

@@ -341,7 +341,7 @@ class RoundTrip:
             state = claim.state
             state.refusals = 0 if claimed else state.refusals + 1
             pause = WITH_WORK if claimed else doubled(state.refusals, 0.0005, 0.1)
-            soon = pause * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+            soon = pause * random.uniform(0.5, 1.5)
             wake_in = soon if wake_in is None else min(wake_in, soon)
         unrouted = False
         if view.seen.unrouted:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.jobs import CapUse
+from headgate.jobs import CapRule, CapUse
 from headgate.stores.relational.transaction import Transaction
 
 HELD = "\x01held"
@@ -26,7 +26,7 @@ class Rule:
     """One thing that a cap counts."""
 
     group: str
-    rule: str
+    rule: CapRule
     cap: int
     when_full: str
     seconds: float = 0.0

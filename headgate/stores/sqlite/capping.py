@@ -104,7 +104,7 @@ class Verdict:
             self.existing = first
             return False
         until = holders[0]["until"] if holders and rule.rule == "period" else None
-        self.refused = Refusal(rule.group, rule.rule, len(holders), rule.cap, first, until)  # type: ignore[arg-type]
+        self.refused = Refusal(rule.group, rule.rule, len(holders), rule.cap, first, until)
         return False
 
     def _other(self, rule: Rule, holders: list[Row]) -> Row | None:

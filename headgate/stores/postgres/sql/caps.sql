@@ -112,6 +112,7 @@ SELECT j.n, j.id::text AS id FROM headgate.jobs j
 WHERE j.id IN (SELECT job FROM headgate.held)
   AND NOT EXISTS (SELECT 1 FROM headgate.unrouted u WHERE u.task = :held AND u.job = j.n)
 
+-- A row that somebody else counts in just now is left to it: there is one more, and both count.
 -- name: counted
 SELECT seq, data FROM headgate.events
 WHERE at >= :since AND kind = :kind AND subject = :subject

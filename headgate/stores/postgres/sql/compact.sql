@@ -19,5 +19,6 @@ SELECT headgate.drop_generation(?::smallint)
 -- name: renew_slots
 SELECT headgate.renew_slots()
 
+-- Nobody moves rows of `ready` to another generation while we look where all jobs are.
 -- name: lock
 SELECT pg_advisory_xact_lock(headgate.salt(), headgate.lock_key(E'\x01compact'))

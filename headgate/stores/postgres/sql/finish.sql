@@ -32,6 +32,7 @@ UPDATE headgate.slots s SET worker = NULL
 FROM json_array_elements(:slots::json) e
 WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :token AND s.ends > :boot
 
+-- Locked: who takes its worker for dead waits, or has taken this attempt away by now.
 -- name: mine
 SELECT slots, reserved FROM headgate.running
 WHERE token = :token AND worker = :worker FOR UPDATE

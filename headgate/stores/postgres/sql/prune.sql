@@ -1,3 +1,4 @@
+-- What somebody else prunes just now is passed over: each is counted once.
 -- name: prunable
 SELECT job FROM headgate.finished WHERE state = :state AND at <= :before
 ORDER BY at LIMIT :limit FOR UPDATE SKIP LOCKED

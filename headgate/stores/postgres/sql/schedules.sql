@@ -33,6 +33,7 @@ SELECT name, spec, digest, next_at, planned, paused FROM headgate.schedules
 WHERE name = ANY (ARRAY(SELECT json_array_elements_text(:names::json))) ORDER BY name
 FOR UPDATE SKIP LOCKED
 
+-- Waits for who ticks it, so that what is read next is what that has left.
 -- name: lock_one
 SELECT name, spec FROM headgate.schedules WHERE name = :name FOR UPDATE
 
@@ -112,6 +113,8 @@ UPDATE headgate.schedules SET last_run_at = :at, last_job = :job WHERE name = :n
 SELECT schedule, at, outcome, job, recorded_at, through, count, who FROM headgate.ticks
 WHERE schedule = :name ORDER BY at DESC LIMIT :limit
 
+-- Locked, in the order of their names as everywhere: a tick of the old times is over, or begins
+-- after the new ones are there.
 -- name: declared
 SELECT name, digest, times, release FROM headgate.schedules
 WHERE name = ANY (ARRAY(SELECT json_array_elements_text(:names::json))) ORDER BY name FOR UPDATE
@@ -176,6 +179,7 @@ UPDATE headgate.schedules SET paused = false, who = '', reason = '', since = :no
     planned = CASE WHEN next_at IS NULL THEN planned ELSE false END
 WHERE name = :name
 
+-- What somebody else prunes just now is passed over.
 -- name: prune
 DELETE FROM headgate.ticks WHERE (schedule, at) IN (
     SELECT schedule, at FROM headgate.ticks WHERE recorded_at <= :before

@@ -57,6 +57,8 @@ WHERE pg_try_advisory_xact_lock(headgate.salt(), headgate.lock_key(grp))
 DELETE FROM headgate.slots
 WHERE epoch = headgate.epoch() AND grp = :grp AND token IS NULL AND since <= :before
 
+-- Locked: who ends or loses this attempt at the same moment waits, or is waited for; then there is
+-- nothing to extend any more.
 -- name: running
 SELECT slots FROM headgate.running WHERE token = :token FOR UPDATE
 
@@ -77,6 +79,7 @@ UPDATE headgate.running SET overdue = :reason WHERE token = :token
 -- name: groups_of_attempt
 SELECT slots FROM headgate.running WHERE token = :token
 
+-- Locked, as above: groups are given back, or taken again, by an attempt that is still running.
 -- name: attempt
 SELECT r.job, r.worker, r.slots, r.released, j.id::text AS id, w.name AS worker_name
 FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
