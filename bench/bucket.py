@@ -156,7 +156,7 @@ def one_by_one(site: Site, folder: Path, jobs: int, threads: int = 16) -> float:
 
 
 def run(place: Place) -> dict[str, float]:
-    jobs = place.sized(15_000, 200)
+    jobs = place.sized(40_000, 200)
     with serving() as site:
         rounds = ROUNDS if place.full else 1
         found = compare(
