@@ -47,7 +47,7 @@ class Clerk:
             try:
                 result: T | Exception = call()
             except Exception as error:
-                result = error
+                result = error  # whatever it is, it is for who asked
             return lambda: then(result)
 
         self._open += 1

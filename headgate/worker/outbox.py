@@ -92,6 +92,7 @@ class Outbox:
             except (StoreBusy, StoreUnavailable):
                 break
             except Exception as error:
+                # Whatever is wrong with it: it must not be sent for ever, nor hold up the others.
                 text = f"its end ({finish.outcome}) cannot be stored: {type(error).__name__}"
                 failure = Failure("HeadgateError", text)
                 self.finishes[token] = Finish(token, "failed", "result", error=failure)
@@ -105,6 +106,7 @@ class Outbox:
         try:
             answer = await send(Exchange(worker, passed=load.sent.passed))
         except Exception:
+            # They are kept, and told again with the next round trip.
             log.exception("what started could not be told to the store")
             return False
         self._chains.confirmed(load.sent, answer.stale)
