@@ -28,6 +28,7 @@ from headgate.worker.queues import Queues
 from headgate.worker.router import Router
 from headgate.worker.runner import Runner
 from headgate.worker.settling import Settler
+from headgate.worker.tempo import GATHERING, Tempo
 
 log = logging.getLogger("headgate.worker")
 
@@ -37,20 +38,11 @@ _QUIET = 0.1
 """Seconds between two round trips that a bell asks for while there is no room anyway."""
 _LONGEST_GAP = 0.02
 _LONGEST_BACKOFF = 2.0
-_AHEAD = 16
-"""Jobs reserved at once, for each that may run."""
-_AHEAD_MORE = 4
-"""At most so many times as many, where a round trip takes longer than …"""
-_USUAL = 0.1
-"""… so many seconds: what is dear is to carry much."""
 _AHEAD_KEYED = 2
-"""The same for jobs of a key: who comes new waits for no more of another's than this."""
+"""Jobs of keys reserved at once, for each that may run: who comes new waits for no more of another's
+than this."""
 _APART = 0.5
 """Seconds between two tries to tell an end that waits for somebody's transaction."""
-_GATHERING = 0.005
-"""Seconds for which ends may wait for others, while what follows them is here already."""
-_SLOW = 0.004
-"""Seconds from which on a round trip is worth waiting for more that it could carry."""
 
 
 class Claimer:
@@ -96,13 +88,12 @@ class Claimer:
         """Something has ended since the last round trip was put together."""
         self._released = 0
         self._last = 0.0
-        self._took = 0.0
-        """Seconds of a round trip, smoothed."""
         self._empty = 0
         self._failures = 0
         self.runner: Runner | None = None
         ahead = self.store.capabilities.ahead
         self.chains = Chains(self._give_back, note_ahead, self._loop.time, ahead)
+        self._tempo = Tempo(concurrency, ahead, self.chains.longest_wait)
         self._settler = Settler(self.store, worker, self.chains, self.wake)
         self.outbox = Outbox(self.chains)
         self._accepting = True
@@ -158,18 +149,18 @@ class Claimer:
 
     def _pause_for_more(self) -> float:
         if self.chains.waiting and not self.chains.low:
-            return _GATHERING
+            return GATHERING
         assert self.runner is not None
-        # What was started together ends together: a few that are out of step would otherwise make
-        # every other round trip one for themselves, while the many wait for it to end.
-        few = len(self.outbox.finishes) * 4 < self.runner.running
-        return min(self._took / 4, _GATHERING) if few and self._took > _SLOW else 0.0
+        return self._tempo.pause(len(self.outbox.finishes), self.runner.running)
 
     def _gathered(self) -> None:
+        self._stop_gathering()
+        self.wake()
+
+    def _stop_gathering(self) -> None:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        self.wake()
 
     def _give_back(self, claimed: Claimed, reason: str) -> None:
         if self._left is not None:
@@ -279,14 +270,8 @@ class Claimer:
             return 0
         # Enough to go on with while a round trip is under way; and no more than is remembered of
         # starts that the store has not heard of.
-        most = int(_AHEAD * self._concurrency * min(max(1.0, self._took / _USUAL), _AHEAD_MORE))
-        ahead = min(most, STARTS - len(chains.untold)) - chains.waiting
+        ahead = min(self._tempo.ahead_jobs, STARTS - len(chains.untold)) - chains.waiting
         return max(0, ahead if self._left is None else min(ahead, self._left - room))
-
-    def _ahead_work(self) -> float:
-        """Seconds of work to reserve behind each slot: enough to go on with until the round trip
-        after the next is over, and half of what it may wait at most."""
-        return min(max(self.store.capabilities.ahead, 2 * self._took), self.chains.longest_wait / 2)
 
     def _claim(self) -> Claim | None:
         room = max(0, self._room())
@@ -311,7 +296,7 @@ class Claimer:
             served=self._served,
             ahead=dict(self.chains.pace.short),
             ahead_room=ahead_room,
-            ahead_work=self._ahead_work(),
+            ahead_work=self._tempo.ahead_work,
             ahead_keyed=max(0, _AHEAD_KEYED * self._concurrency - self.chains.keyed),
             chains=self.chains.describe(places),
             fresh=self._news,
@@ -320,6 +305,7 @@ class Claimer:
 
     async def _round_trip(self) -> float:
         """Tell, ask, and act on the answer; how long to sleep then."""
+        self._stop_gathering()  # whatever has gathered goes with this one
         claim = self._claim()
         load = self.outbox.load()
         exchange = load.exchange(self._worker, claim)
@@ -343,7 +329,7 @@ class Claimer:
             return self._refused(error)
         finally:
             self._last = self._loop.time()
-            self._took += (self._last - sent - self._took) / 8
+            self._tempo.note(self._last - sent)
             self._under_way = False
             if self._app.meter is not None:
                 self._app.meter.round_trip(self._last - sent, claimed)
