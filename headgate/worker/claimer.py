@@ -39,8 +39,8 @@ _QUIET = 0.1
 _LONGEST_GAP = 0.02
 _LONGEST_BACKOFF = 2.0
 _AHEAD_KEYED = 2
-"""Jobs of keys reserved at once, for each that may run: who comes new waits for no more of another's
-than this."""
+"""Jobs of keys reserved at once, for each that may run: who comes new waits for no more of
+another's than this."""
 _APART = 0.5
 """Seconds between two tries to tell an end that waits for somebody's transaction."""
 
