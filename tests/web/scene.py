@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -91,8 +92,16 @@ class Hand:
         )
 
     def claim(self, room: int) -> list[Claimed]:
+        """As a worker does: where others are in the way, or a limit has just changed, it is asked
+        to come again soon."""
         claim = Claim(room=room, tasks=self.tasks, state=self.state)
-        return list(self.store.exchange(Exchange(self.id, claim=claim)).claimed)
+        for _ in range(20):
+            answer = self.store.exchange(Exchange(self.id, claim=claim))
+            soon = 0.0 if answer.more else answer.wake_in
+            if answer.claimed or soon is None or soon > 0.2:
+                break
+            time.sleep(soon)
+        return list(answer.claimed)
 
     def tell(self, *finishes: Finish, progress: Sequence[Progress] = ()) -> None:
         assert not self.store.exchange(Exchange(self.id, finishes, progress)).stale
