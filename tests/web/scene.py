@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
