@@ -71,7 +71,10 @@ def insert(connection: Connection, job: NewJob, count: int) -> None:
         "WITH new AS (SELECT nextval('headgate.places') AS n FROM generate_series(1, %(count)s)),"
         " body AS (INSERT INTO headgate.jobs (n, id, task, queue, priority, band, turn, lane,"
         "  place, args, options, needs, created_at, max_lost)"
-        "  SELECT n, gen_random_uuid(), %(task)s, %(queue)s, 0, %(band)s, '', %(lane)s, n,"
+        # As jobs are named everywhere: by their time, so that new names stand side by side.
+        "  SELECT n, (lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')"
+        "   || '70008' || lpad(to_hex(n), 15, '0'))::uuid,"
+        "  %(task)s, %(queue)s, 0, %(band)s, '', %(lane)s, n,"
         "  %(args)s, %(options)s, %(needs)s, extract(epoch FROM clock_timestamp()), 3 FROM new)"
         " INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt,"
         "  since, gen) SELECT %(queue)s, 0, %(band)s, '', %(lane)s, n, n, 0,"

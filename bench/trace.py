@@ -41,7 +41,9 @@ class Trace:
 
     def count(self, which: int) -> None:
         self._counts[which] += 1
-        _COUNT.pack_into(self._memory, which * _COUNT.size, self._counts[which])
+        # In one piece: `pack_into` writes zeros first, and somebody may read those.
+        at = which * _COUNT.size
+        self._memory[at : at + _COUNT.size] = _COUNT.pack(self._counts[which])
 
     def span(self, kind: int, began: float, ended: float) -> None:
         at = _HEAD + self._counts[0] * _SPAN.size
