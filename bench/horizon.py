@@ -29,6 +29,7 @@ TASKS = {"nothing": "no limit", "wide": "limit 500"}
 BACKLOG = 20_000
 CHUNK = 4000
 WINDOW = 10.0
+_stopped = threading.Event()
 
 
 def idle_snapshot(connection: Connection) -> None:
@@ -144,7 +145,8 @@ def measure(fleet: Fleet, counter: int, seconds: float, window: float) -> Phase:
     rates: list[float] = []
     count, began = fleet.traces.count(counter), time.perf_counter()
     for _ in range(max(1, round(seconds / window))):
-        time.sleep(window)
+        if _stopped.wait(window):
+            raise RuntimeError("the benchmark was stopped")
         after, ended = fleet.traces.count(counter), time.perf_counter()
         rates.append((after - count) / (ended - began))
         count, began = after, ended
@@ -186,7 +188,11 @@ def both(place: Place, pin: Pinner) -> dict[str, tuple[Phase, Phase, Phase]]:
 
     with ThreadPoolExecutor(len(TASKS)) as threads:
         found = {limit: threads.submit(one, task) for task, limit in TASKS.items()}
-        return {limit: future.result() for limit, future in found.items()}
+        try:
+            return {limit: future.result() for limit, future in found.items()}
+        except BaseException:
+            _stopped.set()  # the other thread ends too, and what it has started with it
+            raise
 
 
 def run(place: Place) -> dict[str, float]:
