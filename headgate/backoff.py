@@ -1,4 +1,4 @@
-"""How long a job waits before it is tried again."""
+"""How long to wait before something is tried again: a job, or a call to a store that failed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,29 @@ from headgate.errors import DeclarationError
 
 RetryDelay = float | timedelta | Callable[[int, BaseException], float]
 """Seconds, or a callable of (errors so far, the last error) that gives seconds."""
+
+
+_FAR = 64
+"""Steps after which every wait is the longest: an outage of hours has thousands of failures, and
+two to the power of that is no number any more."""
+
+
+def grown(steps: int, first: float, longest: float, factor: float = 2.0) -> float:
+    """Seconds: `first`, times `factor` for each step, up to `longest`.
+
+    >>> [grown(n, 0.5, 3.0) for n in (0, 1, 2, 3, 100_000)]
+    [0.5, 1.0, 2.0, 3.0, 3.0]
+    """
+    return min(first * factor ** min(steps, _FAR), longest)
+
+
+def worth_telling(failures: int) -> bool:
+    """The first of many failures, the fifth, and then now and then.
+
+    >>> [n for n in range(1, 100) if worth_telling(n)]
+    [1, 5, 30, 60, 90]
+    """
+    return failures in (1, 5) or failures % 30 == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +58,7 @@ class Backoff:
             )
 
     def __call__(self, errors: int, error: BaseException) -> float:
-        # Exponents are bounded before they are used: 2.0 ** 5000 overflows.
-        steps = min(max(errors - 1, 0), 64)
-        delay = min(self.base * self.factor**steps, self.cap)
+        delay = grown(max(errors - 1, 0), self.base, self.cap, self.factor)
         return delay * (1 + self.jitter * random.uniform(-1, 1))
 
 

@@ -12,9 +12,9 @@ import logging
 import random
 from concurrent.futures import ThreadPoolExecutor
 
+from headgate.backoff import grown, worth_telling
 from headgate.commands.tape import Tape
 from headgate.errors import StoreBusy, StoreUnavailable
-from headgate.patience import doubled
 from headgate.stores.protocol import Output, Store
 
 log = logging.getLogger("headgate.worker")
@@ -116,9 +116,9 @@ class Scribe:
         except (StoreBusy, StoreUnavailable) as error:
             # Nothing was changed, or it may be told again: the batches stay as they are.
             self._failures += 1
-            if self._failures in (1, 5) or self._failures % 30 == 0:
+            if worth_telling(self._failures):
                 log.warning("the output of commands could not be stored (%s)", error)
-            pause = doubled(self._failures, EVERY, _LONGEST_BACKOFF)
+            pause = grown(self._failures, EVERY, _LONGEST_BACKOFF)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             return
         except Exception:

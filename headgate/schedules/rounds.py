@@ -6,8 +6,8 @@ import logging
 import random
 from collections.abc import Sequence
 
+from headgate.backoff import grown
 from headgate.errors import InvalidSchedule
-from headgate.patience import doubled
 from headgate.schedules.extra import SchedulesMissing
 from headgate.schedules.planning import plan, table_of
 from headgate.schedules.timetable import Timetable
@@ -73,7 +73,7 @@ class Rounds:
         # Somebody else is at it, and commits in a moment; or hangs, and is not to be waited for
         # by asking a hundred times a second.
         self._vain += 1
-        longest = doubled(self._vain, _CONTENDED, _LONGEST)
+        longest = grown(self._vain, _CONTENDED, _LONGEST)
         return random.uniform(_CONTENDED, longest)
 
     def _tick(self, tickings: Sequence[Ticking]) -> int:

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from headgate.backoff import grown, worth_telling
 from headgate.errors import StoreError
-from headgate.patience import doubled
 
 log = logging.getLogger("headgate.worker")
 
@@ -21,19 +21,19 @@ async def every(seconds: float, what: str, call: Callable[[], None], threads: Ex
     told now and then, it is tried less and less often."""
     loop, failures = asyncio.get_running_loop(), 0
     while True:
-        pause = max(seconds, doubled(failures, 0.1, _LONGEST_PAUSE)) if failures else seconds
+        pause = max(seconds, grown(failures, 0.1, _LONGEST_PAUSE)) if failures else seconds
         # Spread: workers that started together would do it together for ever.
         await asyncio.sleep(pause * random.uniform(0.75, 1.25))
         try:
             await loop.run_in_executor(threads, call)
         except StoreError as error:
             failures += 1
-            if failures in (1, 5) or failures % 30 == 0:
+            if worth_telling(failures):
                 log.warning("%s failed (%s); it will be tried again", what, error)
         except Exception:
             # Whatever is wrong with it: nobody waits for a chore, so it would end unheard of.
             failures += 1
-            if failures in (1, 5) or failures % 30 == 0:
+            if worth_telling(failures):
                 log.exception("%s failed; it will be tried again", what)
         else:
             failures = 0

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from headgate.app import App
+from headgate.backoff import grown, worth_telling
 from headgate.claim import ClaimState
 from headgate.errors import StoreBusy, StoreUnavailable
 from headgate.jobs import Claimed, Finish, Progress
-from headgate.patience import doubled
 from headgate.stores.protocol import Claim, Exchange, Exchanged, Store
 from headgate.worker.board import STARTS
 from headgate.worker.chains import Chains
@@ -244,7 +244,7 @@ class Claimer:
             # Woken only by the bell. Others' finishes ring it too, so when claims keep coming
             # back empty, look a little less often; after a silence, look at once. What ends
             # here meanwhile cuts the wait short: its slots are free for others only then.
-            gap = _QUIET if self._room() <= 0 else doubled(self._empty, 0.001, _LONGEST_GAP)
+            gap = _QUIET if self._room() <= 0 else grown(self._empty, 0.001, _LONGEST_GAP)
             if not self._empty and self._room() > 0:
                 gap = 0.0
             late = self._last + gap - self._loop.time()
@@ -423,7 +423,7 @@ class Claimer:
         """The store changed nothing: keep everything, and ask again a little later."""
         self._settler.heard(error)
         self._failures += 1
-        pause = doubled(self._failures - 1, 0.05, _LONGEST_BACKOFF)
-        if self._failures in (1, 5) or self._failures % 30 == 0:
+        pause = grown(self._failures - 1, 0.05, _LONGEST_BACKOFF)
+        if worth_telling(self._failures):
             log.warning("the store refused a round trip (%s); trying again", error)
         return pause * random.uniform(0.5, 1.0)

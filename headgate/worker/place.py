@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headgate.patience import doubled
+from headgate.backoff import grown
 from headgate.worker.channel import Channel
 from headgate.worker.lease import Lease
 
@@ -72,7 +72,7 @@ class Place:
         """Plan the next process: at once, or later and later while each dies at once."""
         if now - self.started > _LIVED_WELL:
             self.failures = 0
-        self.start_at = now + doubled(self.failures, 0.05, _SLOWEST_RESTART)
+        self.start_at = now + grown(self.failures, 0.05, _SLOWEST_RESTART)
         self.failures += 1
 
     def clear(self) -> None:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from headgate.backoff import grown
 from headgate.errors import StoreUnavailable
-from headgate.patience import doubled
 from headgate.worker.chores import every
 
 
@@ -60,4 +60,4 @@ def test_it_is_as_often_as_before_once_it_works_again() -> None:
     ("failures", "seconds"), [(0, 0.5), (1, 1.0), (2, 2.0), (3, 3.0), (5000, 3.0)]
 )
 def test_waits_double_up_to_the_longest(failures: int, seconds: float) -> None:
-    assert doubled(failures, first=0.5, longest=3.0) == seconds
+    assert grown(failures, first=0.5, longest=3.0) == seconds

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from headgate.backoff import grown
 from headgate.clock import Clock
 from headgate.errors import StoreInDoubt
 from headgate.jobs import NewJob
@@ -194,7 +195,7 @@ class Commits:
             losses += 1
             self.refresh()
             if losses > 2:
-                spread = min(1.0, self._replacing.trip * 2 ** min(losses - 2, 5))
+                spread = grown(losses - 2, self._replacing.trip, 1.0)
                 time.sleep(random.uniform(0, spread))
 
     def _attempt(self, works: list[_Work]) -> bool:

@@ -24,8 +24,8 @@ import uuid
 
 import psycopg
 
+from headgate.backoff import grown, worth_telling
 from headgate.errors import StoreError
-from headgate.patience import doubled
 from headgate.stores.postgres.connection import Connection
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.parameters import prepare
@@ -170,7 +170,7 @@ class Bells:
                 connection = self._connect()
             except (StoreError, psycopg.Error) as error:
                 failures += 1
-                if failures in (1, 5) or failures % 30 == 0:
+                if worth_telling(failures):
                     log.warning("cannot listen for wake-ups (%s); trying again", error)
             else:
                 failures = 0
@@ -181,7 +181,7 @@ class Bells:
                     log.warning("the connection for wake-ups was lost (%s)", _line(error))
                 finally:
                     connection.close()
-            pause = doubled(failures, 0.1, _LONGEST_BACKOFF)
+            pause = grown(failures, 0.1, _LONGEST_BACKOFF)
             self._rest(pause * random.uniform(0.5, 1.0))
             if self._ended():
                 return

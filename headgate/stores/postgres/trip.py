@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
+from headgate.backoff import grown
 from headgate.choice import Chooser, LaneKey, Taken
 from headgate.claim import ClaimState
 from headgate.errors import StoreBusy, StoreInDoubt
 from headgate.jobs import Claimed
 from headgate.limits import Band
-from headgate.patience import doubled
 from headgate.stores.postgres import acting, arrays, leases
 from headgate.stores.postgres.acting import Act
 from headgate.stores.postgres.books import Books, Unheard
@@ -340,7 +340,7 @@ class RoundTrip:
             # something to run meanwhile, after a moment in which some of it may end.
             state = claim.state
             state.refusals = 0 if claimed else state.refusals + 1
-            pause = WITH_WORK if claimed else doubled(state.refusals, 0.0005, 0.1)
+            pause = WITH_WORK if claimed else grown(state.refusals, 0.0005, 0.1)
             soon = pause * random.uniform(0.5, 1.5)
             wake_in = soon if wake_in is None else min(wake_in, soon)
         unrouted = False
