@@ -29,9 +29,9 @@ from headgate.worker.channel import Channel
 from headgate.worker.logs import JSON_LOGS, set_up_logging
 from headgate.worker.loop import End, Plan, WorkLoop
 from headgate.worker.options import DEFAULT_CONCURRENCY, EventLoop, WorkerOptions
+from headgate.worker.otel import export
 from headgate.worker.pulse import Pulse
 from headgate.worker.queues import Queues
-from headgate.worker.source import OTEL, export
 from headgate.worker.target import Target, find_target
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ class Process:
         try:
             target = find_target(self._options.target)
             if self._options.otel:
-                os.environ[OTEL] = "1"  # for the processes in which isolated tasks run
                 export(target.app)
             if self._options.metrics is not None:
                 self._count(target)

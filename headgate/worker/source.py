@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import types
 from pathlib import Path
@@ -14,14 +13,11 @@ import msgspec
 from headgate import app as apps
 from headgate.errors import HeadgateError
 from headgate.tasks import Task
+from headgate.worker.otel import export_if_told
 
 MAIN_COPY = "__headgate_main__"
 """The name under which a script is run again to find its tasks: not `__main__`, so that
 what stands under `if __name__ == "__main__":` is left out."""
-
-
-OTEL = "HEADGATE_OTEL"
-"""Set in the environment of all processes of a worker that has `--otel`."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -59,13 +55,6 @@ def source_of(task: Task[..., Any], also: str | None, url: str | None) -> Source
     return Source(task.name, module, qualname, path, main, also, url)
 
 
-def export(app: apps.App, *, soon: bool = False) -> None:
-    """Its spans and metrics go to a collector."""
-    from headgate.telemetry import exporting
-
-    exporting.export(app, soon=soon)
-
-
 _found: dict[Source, Task[..., Any]] = {}
 _mains: dict[str, types.ModuleType] = {}
 
@@ -77,8 +66,7 @@ def find_task(source: Source) -> Task[..., Any]:
         task = _find(source)
         if source.url is not None:
             task.app._url = source.url
-        if OTEL in os.environ:
-            export(task.app, soon=True)
+        export_if_told(task.app)
         _found[source] = task
     return task
 

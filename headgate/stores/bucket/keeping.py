@@ -39,7 +39,7 @@ from headgate.stores.bucket.ledger import (
 from headgate.stores.bucket.objects import Listed, Objects
 from headgate.stores.bucket.patience import create, patiently
 from headgate.stores.bucket.replica import Head, Replica
-from headgate.stores.sqlite.forking import ours
+from headgate.stores.forking import ours
 
 T = TypeVar("T")
 log = logging.getLogger("headgate.store")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headgate.errors import HeadgateError
-from headgate.stores.sqlite.forking import ours
+from headgate.stores.forking import ours
 
 log = logging.getLogger("headgate.store")
 

@@ -29,8 +29,8 @@ from headgate.errors import StoreBusy, StoreError, StoreUnavailable
 from headgate.stores.bucket import leases, outbox, rows, traffic
 from headgate.stores.bucket.ledger import Checkpoint, Entry, Ledger, Run, changes_of
 from headgate.stores.bucket.url import Address
+from headgate.stores.forking import CalmConnection, no_fork
 from headgate.stores.sqlite.database import BUSY_TIMEOUT, Database, rollback, translate
-from headgate.stores.sqlite.forking import CalmConnection, no_fork
 from headgate.stores.sqlite.schema import migrate
 
 log = logging.getLogger("headgate.store")

@@ -13,9 +13,9 @@ from typing import Any
 from headgate.caps import wait_of
 from headgate.errors import StoreError
 from headgate.jobs import NewJob, Submitted
+from headgate.stores.forking import ours
 from headgate.stores.relational.events import record
 from headgate.stores.relational.transaction import Transaction
-from headgate.stores.sqlite.forking import ours
 
 log = logging.getLogger("headgate.store")
 

@@ -18,7 +18,7 @@ from weakref import WeakSet
 from headgate.clock import Clock
 from headgate.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
 from headgate.jobs import NewJob
-from headgate.stores.sqlite.forking import CalmConnection, is_ours
+from headgate.stores.forking import CalmConnection, is_ours
 from headgate.stores.sqlite.queries import SQL
 
 Row = sqlite3.Row
