@@ -10,11 +10,11 @@ import time
 
 from bench.place import Place
 from bench.table import ms, ratio, show
-from headgate.claim import ClaimState
 from headgate.jobs import Finish, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication
+from headgate.turns import ClaimState
 from tests.bucket.memory import MemoryObjects
 
 CLAIMS, ROOM = 60, 25

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from bench.fill import Kinds, fill
 from bench.place import Place
 from bench.table import ms, ratio, show
-from headgate.claim import ClaimState
 from headgate.jobs import Finish, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores import open_store
 from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication, SlotRequest, Store
+from headgate.turns import ClaimState
 
 ROOM = 25
 ROUNDS = 200

@@ -14,11 +14,11 @@ from pathlib import Path
 from bench.fill import Kinds, fill
 from bench.place import SETTINGS, direct
 from bench.plans import Explained, available
-from headgate.claim import ClaimState
 from headgate.jobs import Finish, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores import open_store
 from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication
+from headgate.turns import ClaimState
 from tests.postgres.server import OwnServer
 
 PAGE = Path(__file__).parents[1] / "docs" / "explain.md"

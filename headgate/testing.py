@@ -21,7 +21,6 @@ import msgspec
 
 from headgate.app import App
 from headgate.caps import refusal_error
-from headgate.claim import ClaimState
 from headgate.clock import Clock
 from headgate.config import Config
 from headgate.errors import HeadgateError
@@ -32,6 +31,7 @@ from headgate.schedules.rounds import Rounds
 from headgate.stores.protocol import Claim, Exchange, NewWorker
 from headgate.tasks import Task
 from headgate.threads import in_thread
+from headgate.turns import ClaimState
 from headgate.worker.attempt import Attempt
 from headgate.worker.execute import delay_before_retry, run_async, run_sync
 from headgate.worker.outcome import Ending, finish, refused_followup

@@ -10,9 +10,10 @@ from headgate.choice.ahead import Ahead, groups_of
 from headgate.choice.line import LaneKey, Line, Taken
 from headgate.choice.scan import Scan
 from headgate.choice.starving import Reserver
-from headgate.claim import Block, Group, Room, share_out
+from headgate.claim import Block, Group, Room
 from headgate.limits import Band, Need
 from headgate.stores.protocol import Claim, QueueShare
+from headgate.turns import share_out
 
 AGED_CLAIM_EVERY = 8
 BARREN_CLAIMS = 50

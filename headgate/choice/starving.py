@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headgate.choice.line import LaneKey, Line
-from headgate.claim import RESERVE_AFTER, Block, ClaimState, Room
+from headgate.claim import RESERVE_AFTER, Block, Room
 from headgate.limits import Needs
+from headgate.turns import ClaimState
 
 
 class Reserver:

@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from headgate.app import App
 from headgate.backoff import grown, worth_telling
-from headgate.claim import ClaimState
 from headgate.errors import StoreBusy, StoreUnavailable
 from headgate.jobs import Claimed, Finish, Progress
 from headgate.stores.protocol import Claim, Exchange, Exchanged, Store
+from headgate.turns import ClaimState
 from headgate.worker.board import STARTS
 from headgate.worker.chains import Chains
 from headgate.worker.ear import Ear

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headgate.claim import ClaimState
 from headgate.jobs import Claimed, Finish, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores.bucket.ledger import Ledger, read
 from headgate.stores.bucket.objects import Lost, Objects, Trouble
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication
+from headgate.turns import ClaimState
 from tests.bucket.memory import MemoryObjects
 
 LEDGER = "all/ledger.json"

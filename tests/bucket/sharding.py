@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headgate.claim import ClaimState
 from headgate.jobs import Claimed, Finish
 from headgate.limits import Need, Needs
 from headgate.stores.bucket.objects import Objects, Trouble
@@ -24,6 +23,7 @@ from headgate.stores.protocol import (
     Publication,
     TaskSpec,
 )
+from headgate.turns import ClaimState
 from tests.bucket.memory import MemoryObjects
 
 TASKS = frozenset(("a", "b", "c", "d"))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from headgate.claim import ClaimState
 from headgate.errors import IdempotencyConflict, StoreError
 from headgate.jobs import Finish, JobFilter, NewJob
 from headgate.stores.bucket import bodies, keeping
@@ -28,6 +27,7 @@ from headgate.stores.protocol import (
     Publication,
     TaskSpec,
 )
+from headgate.turns import ClaimState
 from tests.bucket.memory import MemoryObjects
 
 TASKS = frozenset(["task"])

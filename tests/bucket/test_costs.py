@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headgate.claim import ClaimState
 from headgate.errors import StoreVersion
 from headgate.jobs import Finish, JobFilter, NewJob
 from headgate.stores.bucket import costs, formats, ledger, traffic
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import Claim, Exchange, NewWorker
+from headgate.turns import ClaimState
 from tests.bucket.memory import MemoryObjects
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from headgate.claim import ClaimState
 from headgate.errors import StoreError, StoreInDoubt, StoreUnavailable
 from headgate.jobs import CapUse, JobFilter, NewJob
 from headgate.stores.bucket import patience, replacing
@@ -19,6 +18,7 @@ from headgate.stores.bucket.ledger import NONCES
 from headgate.stores.bucket.objects import Lost, Trouble
 from headgate.stores.bucket.poller import Poller
 from headgate.stores.protocol import Claim, Exchange, Exchanged, LimitChange
+from headgate.turns import ClaimState
 from tests.bucket.machines import LEDGER, Faulty, need
 from tests.bucket.machines import opened as machines
 from tests.bucket.memory import MemoryObjects

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import uuid
 
-from headgate.claim import ClaimState
 from headgate.jobs import Claimed, Finish, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication, Store, TaskSpec
+from headgate.turns import ClaimState
 
 
 class Hands:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from headgate.claim import ClaimState
 from headgate.clock import Clock
 from headgate.jobs import Claimed, Failure, Finish, NewJob, Progress
 from headgate.limits import Need, Needs
@@ -28,6 +27,7 @@ from headgate.stores.protocol import (
     QueueShare,
     Store,
 )
+from headgate.turns import ClaimState
 from tests.bucket.memory import MemoryObjects
 from tests.stores import has_system_postgres, store_url
 

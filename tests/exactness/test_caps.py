@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from headgate.claim import ClaimState
 from headgate.jobs import CapUse, Finish, JobFilter, NewJob
 from headgate.stores import open_store
 from headgate.stores.protocol import Claim, Exchange, NewWorker, Store
+from headgate.turns import ClaimState
 from tests.exactness.submitters import group_of
 from tests.stores import store_url
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import psycopg
 
-from headgate.claim import ClaimState
 from headgate.jobs import Claimed, Finish, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores import open_store
 from headgate.stores.postgres.parameters import named
 from headgate.stores.postgres.url import parse
 from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication, Store
+from headgate.turns import ClaimState
 
 PATIENCE = 60.0
 LIMIT = 40

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.claim import ClaimState
 from headgate.errors import StoreError
 from headgate.stores import open_store
 from headgate.stores.postgres import leases
 from headgate.stores.protocol import Claim, Exchange, NewWorker, SlotRecord, SlotRequest, Store
+from headgate.turns import ClaimState
 from tests.conformance.conftest import HandClock, Rig, need
 from tests.postgres.rival import Rival, Waiter, until_blocked
 

@@ -19,11 +19,11 @@ from bench.fleet import workers
 from bench.place import direct
 from bench.plans import HOT, Explained, available, faults, parsed
 from bench.tasks import app
-from headgate.claim import ClaimState
 from headgate.jobs import Finish, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores import open_store
 from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication, SlotRequest, Store
+from headgate.turns import ClaimState
 from tests.postgres.server import OwnServer, bundled
 
 ROWS = 1_000_000

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.claim import ClaimState
 from headgate.stores import open_store
 from headgate.stores.protocol import Claim, Exchange, NewWorker
+from headgate.turns import ClaimState
 from tests.conformance.conftest import HandClock, Rig
 from tests.postgres.rival import Rival, Waiter, until_blocked
 from tests.schedules.desk import Desk, spec

@@ -21,7 +21,7 @@ from headgate.stores import open_store
 
 PRELUDE = """
 import json, os, resource, signal, sys
-from headgate.claim import ClaimState
+from headgate.turns import ClaimState
 from headgate.errors import StoreError
 from headgate.jobs import JobFilter, NewJob
 from headgate.stores import open_store

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headgate import App, Limit
-from headgate.claim import ClaimState
 from headgate.jobs import Claimed, Failure, Finish, JobFilter, NewJob, Progress
 from headgate.limits import Need, Needs
 from headgate.schedules.rounds import Rounds
@@ -24,6 +23,7 @@ from headgate.stores.protocol import (
     SlotRequest,
     Store,
 )
+from headgate.turns import ClaimState
 
 HOSTILE = "<script>alert('x')</script>\"'&\u202e</title></textarea>{{977*983}}"
 """Whatever anybody may put into an argument, a name or a reason."""

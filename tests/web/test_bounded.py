@@ -17,7 +17,7 @@ import pytest
 
 from headgate.jobs import Finish
 from headgate.stores.protocol import Claim, Exchange
-from headgate.stores.sqlite.database import Transaction
+from headgate.stores.sqlite.transaction import Transaction
 from headgate.web import create_app
 from headgate.web.survey import Survey
 from tests.stores import store_url

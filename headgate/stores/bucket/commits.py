@@ -33,7 +33,8 @@ from headgate.stores.bucket.outbox import Part
 from headgate.stores.bucket.replacing import Replacing
 from headgate.stores.bucket.replica import Replica
 from headgate.stores.glances import AGE
-from headgate.stores.sqlite.database import Transaction, translate
+from headgate.stores.sqlite.database import translate
+from headgate.stores.sqlite.transaction import Transaction
 
 T = TypeVar("T")
 log = logging.getLogger("headgate.store")

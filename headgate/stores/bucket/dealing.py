@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headgate.claim import ClaimState
 from headgate.jobs import Claimed, Finish, Progress, Refusal
 from headgate.stores.bucket.shard import Glance, Shard
 from headgate.stores.bucket.shards import hashed, shard_of
 from headgate.stores.protocol import Claim, Exchange, Exchanged, Passed, QueueShare
+from headgate.turns import ClaimState
 
 Run = Callable[[Mapping[int, Callable[[], Exchanged]]], Mapping[int, Exchanged | Exception]]
 """Do these at once, by shard: what each answered, or how it failed."""

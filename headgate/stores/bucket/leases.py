@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headgate.stores.protocol import NewWorker
-from headgate.stores.sqlite.database import Transaction
+from headgate.stores.sqlite.transaction import Transaction
 
 TABLE = (
     "CREATE TABLE IF NOT EXISTS leases (worker TEXT PRIMARY KEY, seconds REAL NOT NULL,"

@@ -16,7 +16,7 @@ import msgspec
 from headgate.jobs import CapUse, NewJob
 from headgate.limits import Needs
 from headgate.stores.sqlite.bell import Bells
-from headgate.stores.sqlite.database import Transaction
+from headgate.stores.sqlite.transaction import Transaction
 
 TABLE = (
     "CREATE TABLE IF NOT EXISTS outbox (id TEXT PRIMARY KEY, shard INTEGER NOT NULL,"

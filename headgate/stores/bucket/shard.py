@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headgate.claim import ClaimState
 from headgate.clock import Clock
 from headgate.jobs import NewJob
 from headgate.stores.bucket import outbox
@@ -19,6 +18,7 @@ from headgate.stores.protocol import EventRecord
 from headgate.stores.relational import registry
 from headgate.stores.relational.events import record
 from headgate.stores.sqlite import exchanging, submitting
+from headgate.turns import ClaimState
 
 log = logging.getLogger("headgate.store")
 

@@ -47,8 +47,9 @@ from headgate.stores.relational import registry
 from headgate.stores.relational.store import check_chunk
 from headgate.stores.relational.transaction import Row
 from headgate.stores.sqlite.bell import Bells
-from headgate.stores.sqlite.database import BUSY_TIMEOUT, Transaction
+from headgate.stores.sqlite.database import BUSY_TIMEOUT
 from headgate.stores.sqlite.embedded import EmbeddedStore
+from headgate.stores.sqlite.transaction import Transaction
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

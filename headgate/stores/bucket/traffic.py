@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from headgate.clock import Clock
 from headgate.stores.bucket.objects import Objects
-from headgate.stores.sqlite.database import Transaction
+from headgate.stores.sqlite.transaction import Transaction
 
 TABLE = (
     "CREATE TABLE IF NOT EXISTS traffic (day TEXT NOT NULL, kind TEXT NOT NULL,"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from headgate.jobs import Claimed, Finish
 from headgate.stores.bucket import leases
 from headgate.stores.relational import finishing
-from headgate.stores.sqlite.database import Transaction
+from headgate.stores.sqlite.transaction import Transaction
 
 GRANTED = """
 SELECT 1 FROM running r JOIN jobs j ON j.n = r.job

@@ -19,7 +19,6 @@ import msgspec
 
 from headgate.backoff import grown
 from headgate.choice import Chooser, LaneKey, Taken
-from headgate.claim import ClaimState
 from headgate.errors import StoreBusy, StoreInDoubt
 from headgate.jobs import Claimed
 from headgate.limits import Band
@@ -34,6 +33,7 @@ from headgate.stores.relational import finishing, moves, overriding, routing, su
 from headgate.stores.relational.capping import HELD
 from headgate.stores.relational.events import record
 from headgate.stores.relational.values import ENDED
+from headgate.turns import ClaimState
 
 MOST_TURNS = 128
 MOST_HOPS = 512

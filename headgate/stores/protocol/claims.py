@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.claim import ClaimState
 from headgate.jobs import Claimed, Finish, Progress, Refusal
+from headgate.turns import ClaimState
 
 AHEAD = 0.1
 """Seconds of work that may be reserved behind each slot, as a rule."""

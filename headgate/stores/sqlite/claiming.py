@@ -10,8 +10,8 @@ from headgate.choice import Taken
 from headgate.choice.ahead import held_in
 from headgate.claim import Room
 from headgate.jobs import Claimed
-from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.queries import Queries
+from headgate.stores.sqlite.transaction import Transaction
 
 Q = Queries("claim")
 

@@ -1,4 +1,4 @@
-"""Connections and transactions on one SQLite file."""
+"""Connections to one SQLite file."""
 
 from __future__ import annotations
 
@@ -7,96 +7,17 @@ import random
 import sqlite3
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakSet
 
 from headgate.clock import Clock
-from headgate.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
-from headgate.jobs import NewJob
+from headgate.errors import StoreBusy, StoreError, StoreUnavailable
 from headgate.stores.forking import CalmConnection, is_ours
-from headgate.stores.sqlite.queries import SQL
+from headgate.stores.sqlite.place import check_library, check_place, parse_url
+from headgate.stores.sqlite.transaction import Transaction
 
-Row = sqlite3.Row
 BUSY_TIMEOUT = 30.0
-MINIMUM_SQLITE = (3, 37, 0)
-SYNCHRONOUS = {"full", "normal"}
-NETWORK_FILE_SYSTEMS = {
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre",
-    "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.glusterfs", "ncpfs", "gpfs",
-}  # fmt: skip
-
-
-class Transaction:
-    """One transaction: the connection, and the time at which it happens."""
-
-    __slots__ = ("boot", "boot_id", "connection", "freed", "now", "rings", "writes")
-    sql = SQL
-
-    def __init__(self, connection: sqlite3.Connection, clock: Clock, *, writes: bool) -> None:
-        self.connection = connection
-        self.writes = writes
-        self.now = clock.now()
-        self.boot = clock.boot()
-        self.boot_id = clock.boot_id()
-        self.rings: set[str] = set()
-        self.freed: Counter[str] = Counter()
-        """Units that groups have more than before: somebody may be waiting for them."""
-
-    def run(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> sqlite3.Cursor:
-        return self.connection.execute(sql, params)
-
-    def many(self, sql: str, rows: Iterable[Mapping[str, Any] | Sequence[Any]]) -> sqlite3.Cursor:
-        return self.connection.executemany(sql, rows)
-
-    def row(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> Row | None:
-        return self.connection.execute(sql, params).fetchone()
-
-    def rows(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> list[Row]:
-        return self.connection.execute(sql, params).fetchall()
-
-    def value(self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()) -> Any:
-        row = self.connection.execute(sql, params).fetchone()
-        return None if row is None else row[0]
-
-    def next(self, counter: str, count: int = 1) -> int:
-        """The first of `count` new numbers; they only ever grow."""
-        sql = "UPDATE counters SET value = value + ? WHERE name = ? RETURNING value"
-        return int(self.value(sql, (count, counter))) - count + 1
-
-    def numbers(self, sequence: str, count: int) -> Sequence[int]:
-        """So many new numbers; they only ever grow."""
-        first = self.next(sequence, count)
-        return range(first, first + count)
-
-    def lock(self, groups: Iterable[str]) -> None:
-        """Nothing to do: whoever writes is alone from its BEGIN to its COMMIT."""
-
-    def undo(self, savepoint: str) -> None:
-        """Undo what was done since that savepoint, which stays."""
-        self.connection.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
-
-    def submit(self, jobs: Sequence[NewJob]) -> None:
-        """Store jobs that follow from what this transaction does."""
-        from headgate.stores.sqlite import submitting  # which is written in terms of this
-
-        submitting.submit(self, jobs)
-
-    def sent(self, job: NewJob) -> bool:
-        """Has this job been put down for another place, where it lives? Here all live in one."""
-        return False
-
-    def whole(self, text: str) -> str:
-        """What this cell says, where long texts are kept elsewhere."""
-        return text
-
-    def ring(self, *what: str) -> None:
-        """Ring these bells once the transaction is committed."""
-        self.rings.update(what)
 
 
 class _Held:
@@ -378,69 +299,3 @@ def translate(error: sqlite3.Error, url: str) -> StoreError:
         # What was to be written is at fault, not the store: another try would end the same.
         return StoreError(f"{url}: {error}")
     return StoreUnavailable(f"{url}: {error}")
-
-
-# --- the url and the place -------------------------------------------------------------------
-
-
-def parse_url(url: str) -> tuple[Path | None, str]:
-    """The file (None for memory) and the synchronous mode that a url names."""
-    parts = urlsplit(url)
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    synchronous = options.pop("synchronous", "full").lower()
-    if synchronous not in SYNCHRONOUS:
-        raise ConfigError(f"{url}: synchronous must be full or normal, not {synchronous!r}")
-    if options:
-        raise ConfigError(f"{url}: unknown option {sorted(options)[0]!r} (known: synchronous)")
-    if parts.netloc:
-        raise ConfigError(
-            f"{url}: write sqlite:///relative.db or sqlite:////absolute/path.db (three or four"
-            " slashes)"
-        )
-    path = unquote(parts.path)
-    if path in (":memory:", "/:memory:"):
-        return None, synchronous
-    name = path.removeprefix("/")
-    if not name or "\0" in name:
-        raise ConfigError(f"{url}: names no file; write sqlite:///jobs.db")
-    return Path(name).absolute(), synchronous
-
-
-def check_library() -> None:
-    if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
-        wanted = ".".join(map(str, MINIMUM_SQLITE))
-        raise StoreUnavailable(
-            f"this Python has SQLite {sqlite3.sqlite_version}; Headgate needs {wanted} or newer"
-        )
-
-
-def check_place(path: Path) -> None:
-    """Refuse a missing folder, and file systems on which locks do not hold."""
-    if not path.parent.is_dir():
-        raise StoreUnavailable(f"{path}: the folder {path.parent} does not exist")
-    if path.is_dir():
-        raise StoreUnavailable(f"{path} is a folder; name a file in it")
-    kind = file_system(path.parent.resolve())
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise StoreUnavailable(
-            f"{path} is on a network file system ({kind}), where SQLite's locks and the workers'"
-            " are not reliable; use a local disk, or PostgreSQL for several machines"
-        )
-
-
-def file_system(folder: Path) -> str:
-    """The type of the file system that holds `folder`; empty where that cannot be told."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
-    except OSError:
-        return ""
-    best, kind = "", ""
-    for line in mounts:
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        mount = fields[1].encode().decode("unicode_escape")
-        inside = str(folder) == mount or str(folder).startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, fields[2]
-    return kind

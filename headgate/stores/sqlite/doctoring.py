@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headgate.stores.protocol import Trouble
 from headgate.stores.relational import doctoring, registry
-from headgate.stores.sqlite.database import Transaction
 from headgate.stores.sqlite.liveness import Living, reap
+from headgate.stores.sqlite.transaction import Transaction
 
 
 def examine(tx: Transaction, liveness: Living, *, repair: bool) -> list[Trouble]:

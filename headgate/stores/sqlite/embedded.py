@@ -39,8 +39,9 @@ from headgate.stores.relational.tally import Tally
 from headgate.stores.relational.ticking import Submit
 from headgate.stores.relational.transaction import Row
 from headgate.stores.sqlite import doctoring, exchanging, submitting
-from headgate.stores.sqlite.database import BUSY_TIMEOUT, Transaction
+from headgate.stores.sqlite.database import BUSY_TIMEOUT
 from headgate.stores.sqlite.liveness import Living, reap
+from headgate.stores.sqlite.transaction import Transaction
 
 T = TypeVar("T")
 

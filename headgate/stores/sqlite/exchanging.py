@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from headgate.choice import Chooser
-from headgate.claim import ClaimState
 from headgate.jobs import Refusal
 from headgate.stores.protocol import Exchange, Exchanged
 from headgate.stores.relational import finishing, moves, overriding, registry, routing, succession
 from headgate.stores.relational.values import ENDED, Values, WordsCache
 from headgate.stores.sqlite import submitting
 from headgate.stores.sqlite.claiming import grant_all, note_starts
-from headgate.stores.sqlite.database import Row, Transaction
 from headgate.stores.sqlite.line import TransactionLine
 from headgate.stores.sqlite.liveness import Living, reap
 from headgate.stores.sqlite.queries import Queries
+from headgate.stores.sqlite.transaction import Row, Transaction
+from headgate.turns import ClaimState
 
 Q = Queries("exchange")
 

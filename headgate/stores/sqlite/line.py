@@ -16,8 +16,8 @@ from headgate.stores.relational.events import record
 from headgate.stores.relational.lines import list_lines
 from headgate.stores.relational.reserving import Reservations
 from headgate.stores.relational.values import Values
-from headgate.stores.sqlite.database import Row, Transaction
 from headgate.stores.sqlite.queries import Queries
+from headgate.stores.sqlite.transaction import Row, Transaction
 
 Q = Queries("claim")
 

@@ -11,10 +11,11 @@ from headgate.clock import Clock
 from headgate.stores.protocol import Bell, Capabilities, NewWorker, Registration
 from headgate.stores.relational import registry
 from headgate.stores.sqlite.bell import Bells
-from headgate.stores.sqlite.database import BUSY_TIMEOUT, Database, Transaction
+from headgate.stores.sqlite.database import BUSY_TIMEOUT, Database
 from headgate.stores.sqlite.embedded import EmbeddedStore
 from headgate.stores.sqlite.liveness import Liveness
 from headgate.stores.sqlite.schema import migrate
+from headgate.stores.sqlite.transaction import Transaction
 
 
 class SQLiteStore(EmbeddedStore):
