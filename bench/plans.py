@@ -48,6 +48,7 @@ class Step:
     """What it gave, over all its loops."""
     removed: float
     """What it read and threw away."""
+    loops: float
     depth: int
 
     @property
@@ -135,6 +136,7 @@ def _steps(node: Mapping[str, Any], depth: int = 0) -> Iterator[Step]:
         conditions=" ".join(conditions),
         rows=node.get("Actual Rows", 0) * loops,
         removed=removed * loops,
+        loops=loops,
         depth=depth,
     )
     for child in node.get("Plans", ()):
@@ -152,6 +154,11 @@ def faults(plan: Plan, most: int) -> list[str]:
     for step in plan.steps:
         if step.kind == "Seq Scan" and is_hot(step.relation):
             found.append(f"reads all of {step.relation}")
+        # From one end of an index to the first that fits is fine; every row of it is not, and least
+        # of all where dead ones stand between them.
+        if "Index" in step.kind and not step.conditions and step.read > step.loops:
+            if is_hot(step.relation):
+                found.append(f"reads all of {step.relation} by {step.index}")
         if step.kind in ("Bitmap Heap Scan", "Bitmap Index Scan") and step.read > most:
             found.append(f"a bitmap of {step.read:,.0f} rows")
         if step.kind in ("Sort", "Incremental Sort") and step.rows > most:

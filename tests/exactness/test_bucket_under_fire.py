@@ -25,7 +25,7 @@ KILL_EVERY = 20.0 if FULL else 3.0
 TREES = 4 if FULL else 2
 OUTAGES = (80.0, 190.0) if FULL else (3.0,)
 ROOM = 25
-LEASE = 60 if FULL else 6
+LEASE = 60 if FULL else 12
 """Longer than the server is away: what ends while it is must be told before the lease ends, or its
 job runs once more."""
 BACKLOG = 1500 if FULL else 200
