@@ -178,6 +178,7 @@ def test_a_group_is_changed_and_a_slot_released(window: Window) -> None:
     page.get_by_role("link", name="umbrella").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("tenant/umbrella")
     page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("status")).to_have_text("Resumed.")
     assert not window.scene.store.group("tenant/umbrella")[0].paused
 
 
