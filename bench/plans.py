@@ -156,9 +156,9 @@ def faults(plan: Plan, most: int) -> list[str]:
             found.append(f"reads all of {step.relation}")
         # From one end of an index to the first that fits is fine; every row of it is not, and least
         # of all where dead ones stand between them.
-        if "Index" in step.kind and not step.conditions and step.read > step.loops:
-            if is_hot(step.relation):
-                found.append(f"reads all of {step.relation} by {step.index}")
+        whole = not step.conditions and step.read > step.loops
+        if "Index" in step.kind and whole and is_hot(step.relation):
+            found.append(f"reads all of {step.relation} by {step.index}")
         if step.kind in ("Bitmap Heap Scan", "Bitmap Index Scan") and step.read > most:
             found.append(f"a bitmap of {step.read:,.0f} rows")
         if step.kind in ("Sort", "Incremental Sort") and step.rows > most:

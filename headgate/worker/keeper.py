@@ -14,14 +14,13 @@ import select
 import selectors
 import signal
 import sys
-from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from headgate import kernel
 from headgate.clock import Clock
 from headgate.errors import ConfigError
 from headgate.worker.board import Board
+from headgate.worker.books import Books
 from headgate.worker.channel import Channel
 from headgate.worker.clerk import Clerk
 from headgate.worker.lease import next_change, stage
@@ -29,10 +28,6 @@ from headgate.worker.logs import set_up_logging
 from headgate.worker.options import WorkerOptions
 from headgate.worker.place import Place
 from headgate.worker.registrar import Registrar
-
-if TYPE_CHECKING:
-    from headgate.telemetry.gauges import Value
-    from headgate.telemetry.serving import Serving
 
 log = logging.getLogger("headgate.worker")
 
@@ -60,12 +55,12 @@ class Keeper:
         self._clock = Clock()
         self._clerk = Clerk()
         self._places = [Place(index) for index in range(options.processes)]
+        self._books = Books(options, self._places, board)
         self._registrar = Registrar(
             *(guard, board, self._places, self._clerk, self._clock, self._not_entered),
             outlives_leases=options.on_lease_lost == "continue",
-            count_renewal=self._count_renewal,
+            count_renewal=self._books.renewal,
         )
-        self._metrics: Serving | None = None
         self._started_once = False
         self._stops = 0
         self._orphaned = False
@@ -75,7 +70,7 @@ class Keeper:
 
     def run(self) -> int:
         try:
-            self._serve_metrics()
+            self._books.open()
         except ConfigError as error:
             self._guard.send({"refused": str(error)})
             self._guard.send({"bye": EXIT_USAGE})
@@ -168,8 +163,7 @@ class Keeper:
         for message, _ in messages:
             if "hello" in message:
                 place.silent_after = message["hello"]["lease"]
-                if self._metrics is not None:
-                    self._metrics.look_at(message["hello"]["url"])
+                self._books.look_at(message["hello"]["url"])
                 self._registrar.enter(place, message["hello"])
             elif "ready" in message:
                 self._started_once = True
@@ -178,8 +172,7 @@ class Keeper:
                 place.bye = "refused"
                 self._refused(message["refused"], message["code"])
             elif "counts" in message:
-                if self._metrics is not None:
-                    self._metrics.merge(message["counts"])
+                self._books.merge(message["counts"])
             elif "bye" in message:
                 place.bye = message["bye"]
                 # A thread of the user's may keep it from ending; its work is done.
@@ -284,10 +277,7 @@ class Keeper:
         if code != 0 and place.bye != "refused":
             when = "" if place.ready is not None else " before it was ready"
             log.error("worker process %d %s%s", place.pid, kernel.exit_text(code), when)
-            if self._metrics is not None:
-                from headgate.telemetry import names
-
-                self._metrics.count(names.PROCESSES_LOST)
+            self._books.process_lost()
         # Only now: the guard must see the lease as long as anything may run.
         self._registrar.end_lease(place)
         if not place.registered:
@@ -361,39 +351,6 @@ class Keeper:
             )
         else:
             place.again(self._clock.boot())
-
-    # --- metrics -----------------------------------------------------------------------------
-
-    def _serve_metrics(self) -> None:
-        if self._options.metrics is None:
-            return
-        from headgate.telemetry.serving import Serving
-
-        serving = Serving(self._options.key_metrics, self._own_gauges)
-        log.info("metrics are at %s", serving.listen(self._options.metrics))
-        self._metrics = serving
-
-    def _own_gauges(self) -> list[Value]:
-        """In a thread of the server: it only reads, and what it reads may be a moment old."""
-        from headgate.telemetry import names
-
-        stages = Counter(
-            "stalled" if place.stalled else place.stage
-            for place in self._places
-            if place.stage != "empty"
-        )
-        states = (
-            dict.fromkeys(("starting", "running", "stalled", "stopping", "cleaning"), 0) | stages
-        )
-        running = sum(row.running for row in self._board.rows())
-        found: list[Value] = [(names.PROCESSES, (state,), n) for state, n in states.items()]
-        return [*found, (names.RUNNING, (), running)]
-
-    def _count_renewal(self, result: str) -> None:
-        if self._metrics is not None:
-            from headgate.telemetry import names
-
-            self._metrics.count(names.RENEWALS, result)
 
     # --- stopping ----------------------------------------------------------------------------
 
