@@ -98,6 +98,15 @@ class Traces:
                 sums[i] += _COUNT.unpack_from(head, i * _COUNT.size)[0]
         return sums
 
+    def each(self, which: int) -> list[int]:
+        """By process."""
+        found: list[int] = []
+        for path in self._folder.glob("*.bin"):
+            with path.open("rb") as file:
+                head = file.read(_HEAD)
+            found.append(_COUNT.unpack_from(head, which * _COUNT.size)[0])
+        return found
+
     def count(self, which: int) -> int:
         return self.counts()[which]
 

@@ -54,6 +54,8 @@ class Group:
     """What this claim may take here, so that others find something too; None: all."""
     taken: int = 0
     """What it has taken."""
+    left: int = 0
+    """What it leaves free for others."""
     starts: Starts | None = None
     """Of a rate: what has started and still counts. They are among `held`."""
 
@@ -81,7 +83,7 @@ class Group:
         if self.missing:
             return "missing"
         free = self.free()
-        if free < units:
+        if free - self.left < units:
             if self.value == 0:
                 return "zero"
             if units > self.most():

@@ -46,7 +46,7 @@ class Chooser:
         """By fairness key, what runs in this worker, with what this claim has taken."""
         self.shared = False
         """Something was left for workers that are about to ask: ask again for what they left."""
-        self.leaves_some = claim.served is not None
+        self.leaves_some = claim.served is not None or bool(claim.left)
         """There may be work left for others: of tasks or queues that this worker does not
         serve, or more than it has room for."""
         self.ahead_over = False
@@ -154,6 +154,7 @@ class Chooser:
     def _load(self, name: str) -> Group:
         group = self.line.group(name)
         group.leave_to(self._workers, self._freed.get(name, 0))
+        group.left = self.claim.left.get(name, 0)
         return group
 
     def _whole_groups(self) -> set[str]:

@@ -169,6 +169,9 @@ class Chains:
         self.gives_way: str | None = None
         """The chain of which one attempt is to end without a follower: somebody who comes before
         it waits for the place."""
+        self.lets_go: dict[str, int] = {}
+        """By chain, how many attempts are to end without a follower: their slots are offered to
+        others."""
         self._pools: dict[str, _Pool] = {}
         self._users: dict[str, int] = {}
         """By chain, the attempts that run."""
@@ -177,6 +180,11 @@ class Chains:
         to follow. The store still counts them: what it reserves meanwhile can go on in them."""
         self._sent = Sent()
         self._starts = 0
+
+    @property
+    def users(self) -> Mapping[str, int]:
+        """By chain, the attempts that run."""
+        return self._users
 
     @property
     def keyed(self) -> int:
@@ -196,10 +204,10 @@ class Chains:
         chain = hold.chain
         hold.user = None
         users = self._users[chain] = self._users[chain] - 1
-        if chain == self.gives_way and users:
+        if users and (chain == self.gives_way or chain in self.lets_go):
             # Its slots are not kept for what is on its way here either, or that would take the
             # place. The others of the chain go on: there is no hurry to ask for more.
-            self.gives_way = None
+            self._let_go(chain)
             return None
         if passes and not hold.lost:
             follower = self._follow(hold)
@@ -212,6 +220,14 @@ class Chains:
             del self._users[chain]
             self._empty(chain, "nothing to follow")
         return None
+
+    def _let_go(self, chain: str) -> None:
+        if chain == self.gives_way:
+            self.gives_way = None
+        elif self.lets_go[chain] > 1:
+            self.lets_go[chain] -= 1
+        else:
+            del self.lets_go[chain]
 
     def _follow(self, hold: Hold) -> Claimed | None:
         pool = self._pools.get(hold.chain)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,6 +24,7 @@ from headgate.turns import ClaimState
 from headgate.worker.board import STARTS
 from headgate.worker.chains import Chains
 from headgate.worker.ear import Ear
+from headgate.worker.offering import Offering
 from headgate.worker.outbox import Outbox
 from headgate.worker.queues import Queues
 from headgate.worker.router import Router
@@ -94,6 +96,9 @@ class Claimer:
         ahead = self.store.capabilities.ahead
         self.chains = Chains(self._give_back, note_ahead, self._loop.time, ahead)
         self._tempo = Tempo(concurrency, ahead, self.chains.longest_wait)
+        self._store_cpu = 0.0
+        """Seconds that round trips have used of a processor, here."""
+        self._offering = Offering(self.chains, concurrency, self._loop.time, self._cpu)
         self._settler = Settler(self.store, worker, self.chains, self.wake)
         self.outbox = Outbox(self.chains)
         self._accepting = True
@@ -293,6 +298,7 @@ class Claimer:
             running=self.runner.by_turn(),
             spread=self._in_threads,
             ageing=self._app.ageing,
+            left=self._offering.left(),
             served=self._served,
             ahead=dict(self.chains.pace.short),
             ahead_room=ahead_room,
@@ -306,6 +312,7 @@ class Claimer:
     async def _round_trip(self) -> float:
         """Tell, ask, and act on the answer; how long to sleep then."""
         self._stop_gathering()  # whatever has gathered goes with this one
+        self._offering.consider()
         claim = self._claim()
         load = self.outbox.load()
         exchange = load.exchange(self._worker, claim)
@@ -339,6 +346,8 @@ class Claimer:
         assert self.runner is not None
         if claim is not None:
             self.runner.granted_at = sent_at
+            if claim.chains:
+                self._offering.answered(self.runner.running)
         self.runner.heard(load.finishes, answer.refused)
         if answer.dead and self.on_refused is not None:
             self.on_refused(load.finishes)
@@ -377,7 +386,18 @@ class Claimer:
         return math.inf
 
     async def _send(self, exchange: Exchange) -> Exchanged:
-        return await self._loop.run_in_executor(self._thread, self.store.exchange, exchange)
+        return await self._loop.run_in_executor(self._thread, self._exchange, exchange)
+
+    def _exchange(self, exchange: Exchange) -> Exchanged:
+        began = time.thread_time()
+        try:
+            return self.store.exchange(exchange)
+        finally:
+            self._store_cpu += time.thread_time() - began
+
+    def _cpu(self) -> float:
+        """Seconds that this event loop and its round trips have used of a processor."""
+        return time.thread_time() + self._store_cpu
 
     async def _act(self, answer: Exchanged, claim: Claim | None, sent: float) -> float:
         assert self.runner is not None

@@ -249,6 +249,18 @@ def test_tasks_that_need_a_processor_are_spread_over_workers(rig: Rig) -> None:
     assert len(a.exchange(finishes, spread=spread).claimed) == len(finishes) == 6
 
 
+def test_what_a_worker_leaves_is_there_for_others(rig: Rig) -> None:
+    rig.declare(api=8)
+    rig.submit(30, needs=need("api"))
+    a, b = rig.hand("a"), rig.hand("b")
+    assert len(a.claim()) == 8
+    finishes = [Finish(token, "succeeded") for token in a.running]
+    assert len(a.exchange(finishes, left={"api": 3}).claimed) == 5
+    assert a.exchange(left={"api": 3}).claimed == ()
+    assert len(b.claim()) == 3
+    assert rig.held("api") == 8
+
+
 def test_a_plain_group_at_zero_stays_shut_though_a_key_of_it_is_open(rig: Rig) -> None:
     rig.declare(tenant=0)
     rig.set_limit("tenant/vip", 2)

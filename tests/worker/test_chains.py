@@ -94,6 +94,10 @@ class Machine(RuleBasedStateMachine):
     def give_way(self) -> None:
         self.chains.gives_way = "c"
 
+    @rule(count=st.integers(1, LIMIT))
+    def let_go(self, count: int) -> None:
+        self.chains.lets_go = {"c": count}
+
     @precondition(lambda self: self.running)
     @rule(data=st.data(), passes=st.sampled_from([True] * 7 + [False]))
     def end(self, data: st.DataObject, passes: bool) -> None:

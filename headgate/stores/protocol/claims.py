@@ -64,6 +64,8 @@ class Claim:
     """Tasks that use a processor each (sync code in threads): of their groups a claim takes
     only an equal part at once, so that they do not all end up in one process."""
     ageing: float | None = None
+    left: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By group, units that are left free for other workers, if there are so many."""
     served: frozenset[str] | None = None
     """Of a one-of only these limits are picked here; None: any of them."""
     ahead: Mapping[str, float] = field(default_factory=dict[str, float])
