@@ -32,9 +32,9 @@ def at_once(*works: Callable[[], None]) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
+        if failed:  # the others may be waiting for the one that failed
+            raise failed[0]
         assert not thread.is_alive()
-    if failed:
-        raise failed[0]
 
 
 class Inside:
@@ -194,11 +194,14 @@ def test_neither_of_two_machines_starves(tmp_path: Path) -> None:
         written: Counter[str] = Counter()
 
         def write(machine: Machine) -> None:
-            while not ended.is_set():
-                machine.add(1)
-                written[machine.name] += 1
-                if all(written[name] >= 15 for name in "ab"):
-                    ended.set()
+            try:
+                while not ended.is_set():
+                    machine.add(1)
+                    written[machine.name] += 1
+                    if all(written[name] >= 15 for name in "ab"):
+                        break
+            finally:
+                ended.set()
 
         at_once(lambda: write(a), lambda: write(b))
         same(a, b)

@@ -119,6 +119,8 @@ class Commits:
         """When something was carried out that the copy could not note."""
         self._together = 0
         """How many were carried out by the last write."""
+        self._work = 0.0
+        """Seconds that it takes here to put a write together, smoothed."""
 
     # --- to carry out -------------------------------------------------------------------------
 
@@ -181,11 +183,12 @@ class Commits:
 
     def _let_others(self) -> None:
         """Other machines write too. Who lost to us must read, try again and write, which takes
-        several times as long as our next write: without a pause it would lose for ever."""
+        several times as long as our next write, or as our own work where the bucket is near:
+        without a pause it would lose for ever."""
         if not self.following.crowded:
             return
         trips = (2 + 2 * self.following.others) * random.uniform(0.8, 1.2)
-        wait = min(trips * self._replacing.trip, LONGEST_PAUSE)
+        wait = min(trips * max(self._replacing.trip, self._work), LONGEST_PAUSE)
         pause = self._replacing.wrote_at + wait - time.monotonic()
         if pause > 0:
             time.sleep(pause)
@@ -194,16 +197,19 @@ class Commits:
         losses = 0
         while not self._attempt(works):
             losses += 1
-            self.refresh()
             if losses > 2:
-                spread = grown(losses - 2, self._replacing.trip, 1.0)
+                # No longer than a few dozen trips: who stays away has the more to read.
+                spread = grown(min(losses - 2, 5), self._replacing.trip, 1.0)
                 time.sleep(random.uniform(0, spread))
+            # After the pause, not before it: whatever others write meanwhile would make us lose.
+            self.refresh()
 
     def _attempt(self, works: list[_Work]) -> bool:
         """False: the copy is behind the bucket, and nothing was done."""
         if self.replica.mend():
             return False
         with self.replica.turn(recorded=True) as connection:
+            began = time.monotonic()
             head = self.replica.head(connection)
             # A copy that lacks what we did ourselves would call it stale, and who asks does not
             # always ask whether that was the latest.
@@ -218,6 +224,7 @@ class Commits:
                 self._local.open = None
             self.bodies.move_out(connection)
             changes, count = rows.collect(connection)
+            self._work += (time.monotonic() - began - self._work) / 8
             kept = (
                 self._replacing.write(connection, head, changes, under_way.rings) if count else None
             )
