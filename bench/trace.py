@@ -11,7 +11,7 @@ import os
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,21 +91,22 @@ class Traces:
 
     def counts(self) -> list[int]:
         sums = [0] * COUNTERS
-        for path in self._folder.glob("*.bin"):
-            with path.open("rb") as file:
-                head = file.read(_HEAD)
-            for i in range(len(head) // _COUNT.size):
-                sums[i] += _COUNT.unpack_from(head, i * _COUNT.size)[0]
+        for counts in self._by_process():
+            for i, count in enumerate(counts):
+                sums[i] += count
         return sums
 
     def each(self, which: int) -> list[int]:
         """By process."""
-        found: list[int] = []
+        return [counts[which] for counts in self._by_process()]
+
+    def _by_process(self) -> Iterator[list[int]]:
         for path in self._folder.glob("*.bin"):
             with path.open("rb") as file:
                 head = file.read(_HEAD)
-            found.append(_COUNT.unpack_from(head, which * _COUNT.size)[0])
-        return found
+            whole = len(head) // _COUNT.size  # less where a process has just made it
+            counts = [_COUNT.unpack_from(head, i * _COUNT.size)[0] for i in range(whole)]
+            yield counts + [0] * (COUNTERS - whole)
 
     def count(self, which: int) -> int:
         return self.counts()[which]

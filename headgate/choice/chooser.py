@@ -154,7 +154,8 @@ class Chooser:
     def _load(self, name: str) -> Group:
         group = self.line.group(name)
         group.leave_to(self._workers, self._freed.get(name, 0))
-        group.left = self.claim.left.get(name, 0)
+        if group.starts is None:  # nobody holds starts under a rate, so nobody offers them
+            group.left = self.claim.left.get(name, 0)
         return group
 
     def _whole_groups(self) -> set[str]:

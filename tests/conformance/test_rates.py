@@ -36,6 +36,13 @@ def test_what_still_runs_does_not_count_after_its_period(rig: Rig) -> None:
     assert len(hand.claim()) == 2, "a rate counts starts, not what runs"
 
 
+def test_a_worker_leaves_no_starts_to_others(rig: Rig) -> None:
+    """Nobody holds them, so there is nothing to offer."""
+    declare(rig, 4, per=60)
+    rig.submit(10, needs=need("api"))
+    assert len(rig.hand().claim(left={"api": 2})) == 4
+
+
 def test_the_period_slides(rig: Rig) -> None:
     declare(rig, 3, per=60)
     rig.submit(10, needs=need("api"))
