@@ -122,17 +122,33 @@ def page(server: OwnServer) -> str:
         counts = Counter(shape(entry) for entry in entries)
         new = {shape(entry): entry for entry in entries if shape(entry) not in shown}
         parts.append(f"## {title}\n\nThe claim got {claimed} jobs.\n")
+        parts.append(table(entries))
         if len(new) < len(counts):
-            parts.append(
-                f"Of its {len(entries)} statements {sum(counts[one] for one in new)} are not as"
-                " above:\n"
-            )
+            parts.append("Those of its plans that are not shown above:\n")
         for form, entry in new.items():
             query, plan = _parts(entry)
             again = f" ({counts[form]} times)" if counts[form] > 1 else ""
             parts.append(f"### `{_title(query)}`{again}\n\n```text\n{query}\n\n{plan}\n```\n")
         shown |= set(new)
     return "\n".join(parts)
+
+
+def table(entries: list[str]) -> str:
+    """Every statement of the round trip, how often it ran and how many blocks it touched."""
+    times: Counter[str] = Counter()
+    blocks: Counter[str] = Counter()
+    for entry in entries:
+        query, plan = _parts(entry)
+        title = _title(query).replace("|", "\\|")
+        times[title] += 1
+        # The first line of them is that of the whole statement.
+        told = re.search(r"Buffers: shared ([^\n]*)", plan)
+        blocks[title] += sum(
+            int(n) for n in re.findall(r"(?:hit|read)=(\d+)", told[1] if told else "")
+        )
+    lines = [f"| `{title}` | {n} | {blocks[title]} |" for title, n in times.items()]
+    total = f"| all | {times.total()} | {blocks.total()} |"
+    return "\n".join(["| statement | times | blocks |", "|---|---|---|", *lines, total, ""])
 
 
 def shape(entry: str) -> str:

@@ -7,11 +7,13 @@ Each round is a store of its own; the rounds of what is compared take turns.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 
 from bench.fill import fill
-from bench.fleet import workers
+from bench.fleet import Fleet, workers
 from bench.ledger import Ledger, ledger
 from bench.place import Place
 from bench.table import rate, ratio, show
@@ -25,33 +27,40 @@ ROUNDS = 3
 class Case:
     name: str
     jobs: list[tuple[NewJob, int]]
-    counters: tuple[int, ...]
+    counter: int
     """Of which jobs the rate is asked for."""
     processes: int
     concurrency: int = 100
-    only: str = ""
-    """How the names of the tasks begin whose rate is asked for."""
     cpu: list[float] = field(default_factory=list[float])
     """Of the workers, seconds for each job."""
     rates: list[float] = field(default_factory=list[float])
     costs: list[Ledger] = field(default_factory=list[Ledger])
 
-    def round(self, place: Place) -> None:
+    @contextmanager
+    def at_work(self, place: Place) -> Generator[Fleet]:
+        """A store full of these jobs, and workers that wait for their `go`. What it all cost is
+        written down when every job has run."""
         with place.store("limits") as url:
             total = fill(url, self.jobs)
             before = ledger(url) if place.server is not None else None
             options = ("--processes", str(self.processes), "--concurrency", str(self.concurrency))
             with workers(place.folder, url, *options, held=True) as fleet:
                 used = fleet.cpu_seconds()
-                fleet.go()
-                wanted = sum(n for job, n in self.jobs if self.counters[0] == kind_of(job.task))
-                if len(self.counters) > 1:
-                    wanted = total
-                self.rates.append(fleet.drained(self.counters, wanted, self.only))
+                yield fleet
                 fleet.wait(lambda: sum(fleet.traces.counts()) >= total, "all have run")
                 self.cpu.append((fleet.cpu_seconds() - used) / total)
             if before is not None:
                 self.costs.append(ledger(url).since(before, total))
+
+    @property
+    def counted(self) -> int:
+        """How many jobs the rate is of."""
+        return sum(n for job, n in self.jobs if self.counter == kind_of(job.task))
+
+    def round(self, place: Place) -> None:
+        with self.at_work(place) as fleet:
+            fleet.go()
+            self.rates.append(fleet.drained((self.counter,), self.counted))
 
     @property
     def rate(self) -> float:
@@ -72,18 +81,59 @@ def hundred(jobs: int, last: str) -> list[tuple[NewJob, int]]:
     return [(app.tasks[name].call().new_job(), max(1, jobs // MANY)) for name in names]
 
 
-def compare(place: Place, cases: Sequence[Case], rounds: int = ROUNDS) -> dict[str, float]:
+def compare(place: Place, cases: Sequence[Case]) -> dict[str, float]:
     """Rounds in turn; a table; each case's rate as a ratio to the first's."""
-    for _ in range(rounds if place.full else 1):
+    for _ in range(ROUNDS if place.full else 1):
         for case in cases:
             case.round(place)
-    base = cases[0].rate
+    return tell(place, cases, {case.name: case.rate / cases[0].rate for case in cases})
+
+
+def abreast(place: Place, first: Case, second: Case, rounds: int) -> dict[str, float]:
+    """Both at the same time, each in a store of its own: what else the machine does is the same for
+    both. Rates from when both are well under way until the first of them is nearly done; the
+    ratio is the middle one of the rounds'."""
+    cases = (first, second)
+    if not place.full:  # so few jobs that one may be done before the other begins
+        return compare(place, cases)
+    for _ in range(rounds):
+        with ExitStack() as stack:
+            fleets: list[Fleet] = []
+            for number, case in enumerate(cases):
+                folder = place.folder / str(number)
+                folder.mkdir(exist_ok=True)
+                fleets.append(stack.enter_context(case.at_work(replace(place, folder=folder))))
+            for fleet in fleets:
+                fleet.go()
+            _measure(cases, fleets)
+    ratios = [mine / base for mine, base in zip(second.rates, first.rates, strict=True)]
+    print("ratio of each round:", " ".join(ratio(one) for one in sorted(ratios)), flush=True)
+    return tell(place, cases, {first.name: 1.0, second.name: statistics.median(ratios)})
+
+
+def _measure(cases: Sequence[Case], fleets: Sequence[Fleet]) -> None:
+    def counts() -> list[int]:
+        return [fleet.traces.count(case.counter) for case, fleet in zip(cases, fleets, strict=True)]
+
+    def part(share: float) -> list[bool]:
+        return [n >= case.counted * share for n, case in zip(counts(), cases, strict=True)]
+
+    watched = fleets[0]
+    watched.wait(lambda: all(part(0.1)), "both are under way", 0.002)
+    began, before = time.perf_counter(), counts()
+    watched.wait(lambda: any(part(0.95)), "one of them is nearly done", 0.002)
+    took, after = time.perf_counter() - began, counts()
+    for case, n, was in zip(cases, after, before, strict=True):
+        case.rates.append((n - was) / took)
+
+
+def tell(place: Place, cases: Sequence[Case], ratios: dict[str, float]) -> dict[str, float]:
     titles = ["jobs that do nothing", "ratio", "jobs/s", "from", "to", "worker CPU/job"]
     if place.server is not None:
         titles += [f"{title}/job" for title in Ledger.titles()]
     rows: list[list[str]] = []
     for case in cases:
-        row = [case.name, ratio(case.rate / base), rate(case.rate)]
+        row = [case.name, ratio(ratios[case.name]), rate(case.rate)]
         row += [rate(min(case.rates)), rate(max(case.rates))]
         row += [f"{statistics.median(case.cpu) * 1e6:.0f} µs"]
         if case.costs:
@@ -91,14 +141,14 @@ def compare(place: Place, cases: Sequence[Case], rounds: int = ROUNDS) -> dict[s
             row += middle[len(middle) // 2][1].cells()
         rows.append(row)
     show(titles, rows)
-    return {case.name: case.rate / base for case in cases}
+    return ratios
 
 
 def baseline(place: Place) -> dict[str, float]:
     jobs = place.sized(60_000, 200)
     return compare(place, [
-        Case("no limit, 1 worker process", of("nothing", jobs), (PLAIN,), 1),
-        Case("no limit, 4 worker processes", of("nothing", jobs), (PLAIN,), 4),
+        Case("no limit, 1 worker process", of("nothing", jobs), PLAIN, 1),
+        Case("no limit, 4 worker processes", of("nothing", jobs), PLAIN, 4),
     ])  # fmt: skip
 
 
@@ -107,10 +157,12 @@ def enabled(place: Place) -> dict[str, float]:
     for processes in (1, 4):
         jobs = place.sized(60_000, 200)
         which = f"{processes} worker process{'es' if processes > 1 else ''}"
-        ratios |= compare(place, [
-            Case(f"no limit, {which}", of("nothing", jobs), (PLAIN,), processes),
-            Case(f"limit 10 on all, {which}", of("limited", jobs), (LIMITED,), processes),
-        ])  # fmt: skip
+        ratios |= abreast(
+            place,
+            Case(f"no limit, {which}", of("nothing", jobs), PLAIN, processes),
+            Case(f"limit 10 on all, {which}", of("limited", jobs), LIMITED, processes),
+            rounds=7,
+        )
     return ratios
 
 
@@ -123,18 +175,20 @@ def mixed(place: Place) -> dict[str, float]:
         # small part.
         jobs = place.sized(60_000 * processes, 400)
         which = f"{processes} worker process{'es' if processes > 1 else ''}"
-        ratios |= compare(place, [
+        ratios |= abreast(
+            place,
             Case(f"99 unlimited tasks beside another, {which}",
-                 hundred(jobs, "beside"), (PLAIN,), processes, only="open-"),
+                 hundred(jobs, "beside"), PLAIN, processes),
             Case(f"the same 99 beside one of limit 10, {which}",
-                 hundred(jobs, "narrow"), (PLAIN,), processes, only="open-"),
-        ], rounds=5)  # fmt: skip
+                 hundred(jobs, "narrow"), PLAIN, processes),
+            rounds=7,
+        )  # fmt: skip
     return ratios
 
 
 def high(place: Place) -> dict[str, float]:
     jobs = place.sized(100_000, 500)
     return compare(place, [
-        Case("no limit, 8 worker processes", of("nothing", jobs), (PLAIN,), 8),
-        Case("limit 500 on all, 8 worker processes", of("wide", jobs), (LIMITED,), 8),
+        Case("no limit, 8 worker processes", of("nothing", jobs), PLAIN, 8),
+        Case("limit 500 on all, 8 worker processes", of("wide", jobs), LIMITED, 8),
     ])  # fmt: skip

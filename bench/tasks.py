@@ -7,7 +7,7 @@ import threading
 import time
 
 from bench.trace import now, own
-from headgate import App
+from headgate import App, Context, Retry
 
 PLAIN, LIMITED = 1, 2
 """Counters of the trace."""
@@ -58,6 +58,14 @@ async def beside() -> None:
 @app.task(max_concurrent=10)
 async def narrow() -> None:
     """The same under a limit of 10."""
+    own().count(LIMITED)
+
+
+@app.task(max_concurrent=500, retries=1)
+async def twice(ctx: Context) -> None:
+    """Comes back once: an end that is more than a plain one."""
+    if ctx.attempt == 1:
+        raise Retry(delay=0)
     own().count(LIMITED)
 
 

@@ -87,6 +87,10 @@ class ClaimState:
     """What the store said about limits and pauses in the last claim; see `Exchanged.recall`."""
     wanted: int = 1
     """How many jobs the last claims asked for, at most."""
+    bands: int = 1
+    """How many there were for this worker when it looked last."""
+    reused: bool = False
+    """The last claim was chosen from what an earlier one had seen."""
     refusals: int = 0
     """Claims in a row that others were quicker than."""
     opens: float | None = None

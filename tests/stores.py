@@ -39,12 +39,16 @@ def on_both(
     fixture: str,
     names: frozenset[str],
     bucket: frozenset[str] = frozenset(),
+    pooled: frozenset[str] = frozenset(),
 ) -> None:
-    """Run the tests of these names on PostgreSQL too, and some on a bucket, in a proof all of them;
-    the fixture makes its url from the parameter."""
+    """Run the tests of these names on PostgreSQL too, and some on a bucket or through PgBouncer, in
+    a proof all of them; the fixture makes its url from the parameter."""
     name = metafunc.function.__name__
     if fixture in metafunc.fixturenames and name in names:
         stores = ["sqlite", "postgres"]
-        if name in bucket or os.environ.get("HEADGATE_PROOF") == "full":
+        full = os.environ.get("HEADGATE_PROOF") == "full"
+        if name in bucket or full:
             stores.append("bucket-server")
+        if name in pooled or full:
+            stores.append("pgbouncer")
         metafunc.parametrize(fixture, stores, indirect=True)

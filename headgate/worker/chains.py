@@ -19,6 +19,7 @@ from headgate.jobs import Claimed
 from headgate.stores.protocol import Chain, Passed
 from headgate.stores.protocol.claims import AHEAD
 from headgate.worker.pace import Pace
+from headgate.worker.tempo import FEW
 
 LONGEST_WAIT = 5
 """Times the work that may be reserved behind a slot: a reserved job that has not started by then is
@@ -175,6 +176,8 @@ class Chains:
         self._pools: dict[str, _Pool] = {}
         self._users: dict[str, int] = {}
         """By chain, the attempts that run."""
+        self._most: dict[str, int] = {}
+        """The same, at most, since the last round trip was put together."""
         self._free: dict[str, list[Hold]] = {}
         """Slots whose attempt ended since the last round trip was put together, with nothing
         to follow. The store still counts them: what it reserves meanwhile can go on in them."""
@@ -186,6 +189,12 @@ class Chains:
         """By chain, the attempts that run."""
         return self._users
 
+    def pressing(self, running: int) -> bool:
+        """Have the chains of which little is left a good part in what runs? Else the others go on,
+        and a round trip of its own for those few would make all the others' smaller."""
+        low = sum(self._most.get(chain, 0) for chain in self.low)
+        return bool(self.low) and FEW * low >= running
+
     @property
     def keyed(self) -> int:
         """Of those that wait, how many belong to a key."""
@@ -195,8 +204,12 @@ class Chains:
 
     def granted(self, claimed: Claimed) -> Hold:
         """An attempt starts in slots of its own."""
-        self._users[claimed.chain] = self._users.get(claimed.chain, 0) + 1
+        self._join(claimed.chain)
         return Hold.of(claimed)
+
+    def _join(self, chain: str) -> None:
+        users = self._users[chain] = self._users.get(chain, 0) + 1
+        self._most[chain] = max(users, self._most.get(chain, 0))
 
     def ended(self, hold: Hold, *, passes: bool) -> Claimed | None:
         """The attempt that ran in these slots has ended. The job that starts in them now, if
@@ -245,7 +258,7 @@ class Chains:
                 self.low.add(hold.chain)
             self._starts += 1
             hold.user = claimed.token
-            self._users[hold.chain] = self._users.get(hold.chain, 0) + 1
+            self._join(hold.chain)
             self.untold[claimed.token] = Start(claimed.token, hold, now, self._starts)
             # Before the code starts: killed after this line, it counts as started.
             self._note_start(claimed.token)
@@ -333,6 +346,7 @@ class Chains:
         # The finishes that travel along give these slots back.
         self._free.clear()
         self.low.clear()
+        self._most = dict(self._users)
         self._sent = Sent(passed, starts, owners)
         return self._sent
 

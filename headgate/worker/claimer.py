@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from headgate.app import App
 from headgate.backoff import grown, worth_telling
-from headgate.errors import StoreBusy, StoreUnavailable
+from headgate.errors import StoreBusy, StoreUnavailable, StoreVersion
 from headgate.jobs import Claimed, Finish, Progress
 from headgate.stores.protocol import Claim, Exchange, Exchanged, Store
 from headgate.turns import ClaimState
@@ -80,7 +80,7 @@ class Claimer:
         """Set by what happened here; a bell from elsewhere only wakes."""
         self._rang = False
         self._news = True
-        """Something may have changed in the store since the last round trip."""
+        """Something may have changed in the store since the last look."""
         self._progress_due: asyncio.TimerHandle | None = None
         self._gathering: asyncio.TimerHandle | None = None
         self._late_due: asyncio.TimerHandle | None = None
@@ -153,10 +153,11 @@ class Claimer:
             self._gathering = self._loop.call_later(pause, self._gathered)
 
     def _pause_for_more(self) -> float:
-        if self.chains.waiting and not self.chains.low:
-            return GATHERING
         assert self.runner is not None
-        return self._tempo.pause(len(self.outbox.finishes), self.runner.running)
+        running = self.runner.running
+        if self.chains.waiting and not self.chains.pressing(running):
+            return GATHERING
+        return self._tempo.pause(len(self.outbox.finishes), running)
 
     def _gathered(self) -> None:
         self._stop_gathering()
@@ -228,7 +229,10 @@ class Claimer:
                 ear.awake(busy=wait <= 0 or self._room() <= 0)
                 await self._sleep(wait if ear.hears else min(wait, _POLL_WITHOUT_BELL))
                 wait = await self._round_trip()
-                wait = min(wait, await self._tell_apart())
+                if not self._failures:
+                    # Not before the starts are told: an end alone would give slots back in which
+                    # others run by now.
+                    wait = min(wait, await self._tell_apart())
         finally:
             ear.close()
             self._settler.heard(StoreUnavailable("the worker has stopped"))
@@ -252,13 +256,15 @@ class Claimer:
             gap = _QUIET if self._room() <= 0 else grown(self._empty, 0.001, _LONGEST_GAP)
             if not self._empty and self._room() > 0:
                 gap = 0.0
+            gap = max(gap, self._unasked())
             late = self._last + gap - self._loop.time()
             if late > 0:
                 timer = self._loop.call_later(late, self._urgent.set)
                 await self._urgent.wait()
                 timer.cancel()
         # Woken by our own ends alone, there is nothing to see that the last look had missed.
-        self._news = self._rang or not (self._urgent.is_set() or seconds <= 0)
+        if self._rang or not (self._urgent.is_set() or seconds <= 0):
+            self._news = True
         self._rang = False
         self._urgent.clear()
         self._wake.clear()
@@ -305,7 +311,8 @@ class Claimer:
             ahead_work=self._tempo.ahead_work,
             ahead_keyed=max(0, _AHEAD_KEYED * self._concurrency - self.chains.keyed),
             chains=self.chains.describe(places),
-            fresh=self._news,
+            # Where it would be made for the ends alone, the look behind it is early enough.
+            fresh=self._news and room > 0 and not (self.outbox.finishes and self.runner.running),
             again=self.runner.running > 0,
         )
 
@@ -322,7 +329,7 @@ class Claimer:
         try:
             answer = await self._send(exchange)
             claimed = len(answer.claimed)
-        except (StoreBusy, StoreUnavailable) as error:
+        except (StoreBusy, StoreUnavailable, StoreVersion) as error:
             if isinstance(error, StoreBusy) and self.outbox.set_apart(load):
                 self._apart_due = self._loop.time() + _APART
                 return 0.0
@@ -344,7 +351,9 @@ class Claimer:
         lost = self.outbox.accepted(load, answer.stale)
         self._settler.heard()
         assert self.runner is not None
+        unseen = False
         if claim is not None:
+            unseen, self._news = self._news and self._state.reused, False
             self.runner.granted_at = sent_at
             if claim.chains:
                 self._offering.answered(self.runner.running)
@@ -355,6 +364,9 @@ class Claimer:
         for token in lost:
             self.runner.stop(token, "lease", "the slots it took over are not ours any more")
         wait = await self._act(answer, claim, sent)
+        if unseen and self._room() > 0:
+            # What is new was seen behind this round trip, and there is room for it.
+            wait = min(wait, self._unasked())
         if self._ends:
             self._tell_ends()
         return wait
@@ -369,7 +381,7 @@ class Claimer:
             token, finish = next(iter(self.outbox.apart.items()))
             try:
                 answer = await self._send(Exchange(self._worker, (finish,)))
-            except (StoreBusy, StoreUnavailable):
+            except (StoreBusy, StoreUnavailable, StoreVersion):
                 # Behind the others: they may wait for somebody else.
                 self.outbox.apart[token] = self.outbox.apart.pop(token)
                 self._apart_due = self._loop.time() + _APART
@@ -438,6 +450,10 @@ class Claimer:
         if claim is not None and answer.more:
             return 0.0
         return SAFETY_POLL if answer.wake_in is None else min(SAFETY_POLL, answer.wake_in + 0.001)
+
+    def _unasked(self) -> float:
+        """Seconds between a round trip and the next for which nothing has ended here."""
+        return self._tempo.unasked if self.runner is not None and self.runner.running else 0.0
 
     def _refused(self, error: Exception) -> float:
         """The store changed nothing: keep everything, and ask again a little later."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass
 
-from headgate.errors import StoreBusy, StoreUnavailable
+from headgate.errors import StoreBusy, StoreUnavailable, StoreVersion
 from headgate.jobs import Failure, Finish, Progress, Refusal
 from headgate.stores.protocol import Claim, Exchange, Exchanged
 from headgate.worker.chains import Chains, Sent
@@ -89,7 +89,7 @@ class Outbox:
         for token, finish in load.finishes.items():
             try:
                 answer = await send(Exchange(worker, (finish,)))
-            except (StoreBusy, StoreUnavailable):
+            except (StoreBusy, StoreUnavailable, StoreVersion):
                 break
             except Exception as error:
                 # Whatever is wrong with it: it must not be sent for ever, nor hold up the others.

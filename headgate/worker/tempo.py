@@ -16,6 +16,10 @@ GATHERING = 0.005
 """Seconds for which ends may wait for others."""
 SLOW = 0.004
 """Seconds from which on a round trip is worth waiting for more that it could carry."""
+UNASKED = 2
+"""Times that a round trip takes, between two of which one is only for what others did; at most …"""
+UNASKED_LONGEST = 0.1
+"""… so many seconds."""
 FEW = 4
 """With less than one in so many of what runs, few have ended."""
 
@@ -25,10 +29,15 @@ class Tempo:
     >>> tempo = Tempo(concurrency=10, ahead=0.1, longest_wait=0.5)
     >>> tempo.ahead_work, tempo.ahead_jobs, tempo.pause(ended=1, running=50)
     (0.1, 160, 0.0)
+    >>> tempo.note(0.008)
+    >>> tempo.unasked
+    0.002
     >>> for _ in range(100):
     ...     tempo.note(0.2)
     >>> round(tempo.ahead_work, 2), tempo.ahead_jobs, tempo.pause(ended=1, running=50)
     (0.25, 319, 0.005)
+    >>> tempo.unasked
+    0.1
     """
 
     def __init__(self, concurrency: int, ahead: float, longest_wait: float) -> None:
@@ -53,6 +62,12 @@ class Tempo:
         """How many may be reserved in all, to go on with while a round trip is under way."""
         slow = min(max(1.0, self._took / USUAL), AHEAD_MORE)
         return int(AHEAD * self._concurrency * slow)
+
+    @property
+    def unasked(self) -> float:
+        """Seconds, while something runs here, before a round trip for which nothing has ended here:
+        what ends meanwhile has to wait until that one is over, however little it was about."""
+        return min(UNASKED * self._took, UNASKED_LONGEST)
 
     def pause(self, ended: int, running: int) -> float:
         """Seconds to wait for more before so many ends are told. What was started together ends

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import StoreError, StoreInDoubt, StoreUnavailable
-from headgate.jobs import JobFilter, NewJob
+from headgate.jobs import Finish, JobFilter, NewJob
 from headgate.stores.bucket import patience, probe
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.s3 import S3
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.bucket.url import parse
-from headgate.stores.protocol import Exchange, NewWorker
+from headgate.stores.protocol import Claim, Exchange, NewWorker, Passed
+from headgate.turns import ClaimState
 from tests.bucket.machines import Faulty, Machine, need, opened, same
 from tests.bucket.proxy import Fault, Proxy, nth
 from tests.bucket.server import shared
@@ -113,6 +114,33 @@ def test_what_was_granted_in_doubt_is_found_by_the_next_round_trip(
         assert a.group("narrow")[0].held == 2
         assert a.finish(worker, claimed) == ()
         assert [one.job for one in a.claim(worker, 10)] == jobs[2:4]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("applied", [True, False])
+def test_slots_handed_on_in_doubt_are_handed_on_from_there(tmp_path: Path, applied: bool) -> None:
+    """The worker goes on handing them from one job to the next meanwhile."""
+    objects = Faulty()
+    with opened(tmp_path, objects, "a") as (a,):
+        a.limit("narrow", 1)
+        worker = a.worker(lease=1e6)
+        a.add(3, needs=need("narrow"))
+        short = {"task": 0.01}
+        claim = Claim(5, frozenset(short), ClaimState(), ahead=short, ahead_room=2)
+        first, second, third = a.exchange(Exchange(worker, claim=claim)).claimed
+        assert [one.reserved for one in (first, second, third)] == [False, True, True]
+        ends = [Finish(one.token, "succeeded") for one in (first, second, third)]
+        objects.faults = iter(["cut" if applied else "dead"] + ["dead"] * 100)
+        with pytest.raises(StoreInDoubt):
+            a.exchange(Exchange(worker, ends[:1], passed=[Passed(second.token, first.token, 0.0)]))
+        objects.faults = iter(())
+        passed = [Passed(second.token, None, 0.01), Passed(third.token, first.token, 0.0)]
+        stale = a.exchange(Exchange(worker, ends[:2], passed=passed)).stale
+        assert not stale & {second.token, third.token}
+        (slot,) = a.group("narrow")[1]
+        assert slot.token == third.token, "its code runs"
+        assert not a.exchange(Exchange(worker, ends[2:])).stale
+        assert a.group("narrow")[0].held == 0
 
 
 @pytest.mark.usefixtures("impatient")

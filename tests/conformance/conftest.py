@@ -60,8 +60,8 @@ STORES: dict[str, Callable[[Path], str]] = {
 # The same code by another way, or on another version of the server: a part of the suite each.
 ALSO = {
     "memory": {"test_life", "test_from_outside", "test_ahead", "test_slots", "test_turns"},
-    "pgbouncer": {"test_life", "test_from_outside", "test_queues"},
-    "postgres-system": {"test_slots", "test_turns"},
+    "pgbouncer": {"test_life", "test_from_outside", "test_queues", "test_ahead"},
+    "postgres-system": {"test_life", "test_slots", "test_turns"},
     "bucket-server": {"test_slots", "test_queues"},
     "bucket-shards": {"test_life", "test_from_outside", "test_queues"},
 }
@@ -210,7 +210,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         module = metafunc.module.__name__.rpartition(".")[2]
         also = [store for store, modules in ALSO.items() if module in modules]
         if os.environ.get("HEADGATE_PROOF") == "full":
-            also += [store for store in ("memory", "bucket-shards") if store not in also]
+            also += [store for store in ALSO if store not in also and store != "bucket-server"]
         if not has_system_postgres():
             also = [store for store in also if store != "postgres-system"]
         stores = [*sorted(STORES), *also]

@@ -88,6 +88,35 @@ def test_the_slots_are_handed_on(rig: Rig) -> None:
     assert (again.job, again.attempt) == (d.job, 1)
 
 
+@pytest.mark.parametrize("again", ["a", "b", "both"])
+def test_the_slots_are_handed_on_whatever_became_of_who_had_them(rig: Rig, again: str) -> None:
+    """Ends that are told in another way than the plain ones, in the middle of a chain."""
+    rig.declare(api=1)
+    rig.submit(5, needs=need("api"))
+    hand = rig.hand()
+    (a,), (b, c, d) = parts(ask(hand, room=10, ahead_room=3).claimed)
+    outcome = {x.token: "succeeded" for x in (a, b)}
+    for x in {"a": [a], "b": [b], "both": [a, b]}[again]:
+        outcome[x.token] = "retry"
+    told = [Passed(b.token, None, 0.01), Passed(c.token, a.token, 0.0)]
+    ends = [Finish(x.token, outcome[x.token], delay=60.0) for x in (a, b)]  # type: ignore[arg-type]
+    got = ask(
+        hand, room=5, ahead_room=0, passed=told, finishes=[*ends, Finish(d.token, "returned")]
+    )
+    assert not got.stale
+    assert [one.job for one in got.claimed] == [], "c has the only slot"
+    (slot,) = rig.store.group("api")[1]
+    assert (slot.token, slot.holder) == (c.token, c.job)
+    states = {"succeeded": "succeeded", "retry": "scheduled"}
+    assert [rig.state(x.job) for x in (a, b, c, d)] == [
+        *(states[outcome[x.token]] for x in (a, b)),
+        "running",
+        "ready",
+    ]
+    records = [rig.store.job(x.job) for x in (a, b, d)]
+    assert [r and r.attempt for r in records] == [1, 1, 0], "d never started"
+
+
 def test_a_start_told_twice_is_no_harm(rig: Rig) -> None:
     rig.declare(api=1)
     rig.submit(2, needs=need("api"))

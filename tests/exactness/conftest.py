@@ -159,11 +159,15 @@ ON_POSTGRES = frozenset(
         "test_limits_changed_under_load",
         "test_many_changes_under_load",
         "test_chaos",
+        "test_a_wide_job_among_narrow_ones_starts_in_bounded_time",
+        "test_ten_tenants_share_a_group_evenly",
+        "test_newcomers_do_not_wait_for_a_hot_tenant",
         "test_never_more_than_the_rate_in_any_window",
     }
 )
 ON_A_BUCKET = frozenset({"test_every_kind_of_limit_with_four_processes"})
 """In the short form; more of it is in test_bucket_under_fire.py."""
+THROUGH_A_POOLER = frozenset({"test_every_kind_of_limit_with_four_processes"})
 ONLY_ON_POSTGRES = frozenset({"test_many_keys_under_fire"})
 
 
@@ -171,7 +175,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.function.__name__ in ONLY_ON_POSTGRES:
         metafunc.parametrize("fleet", ["postgres"], indirect=True)
     else:
-        on_both(metafunc, "fleet", ON_POSTGRES, ON_A_BUCKET)
+        on_both(metafunc, "fleet", ON_POSTGRES, ON_A_BUCKET, THROUGH_A_POOLER)
 
 
 @pytest.fixture

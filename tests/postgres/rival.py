@@ -71,8 +71,8 @@ class Waiter(Generic[T]):
     def waits(self) -> bool:
         return self._thread.is_alive()
 
-    def result(self) -> T:
-        self._thread.join(PATIENCE)
+    def result(self, patience: float = PATIENCE) -> T:
+        self._thread.join(patience)
         assert not self._thread.is_alive(), "it still waits"
         if self._error is not None:
             raise self._error

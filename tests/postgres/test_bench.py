@@ -31,7 +31,9 @@ def place(postgres: Server, tmp_path: Path) -> Place:
     return Place(tmp_path, postgres, scale=TINY, minutes=1 / 60, peers=False)
 
 
-@pytest.mark.parametrize("scenario", [limits.mixed, limits.high, drain.run])
+@pytest.mark.parametrize(
+    "scenario", [limits.baseline, limits.enabled, limits.mixed, limits.high, drain.run]
+)
 def test_jobs_that_do_nothing(place: Place, scenario: Scenario) -> None:
     assert min(scenario(place).values()) > 0
 

@@ -304,6 +304,18 @@ def test_settings_of_our_own_sessions(database: Database) -> None:
         assert tx.value("SHOW lock_timeout") == "2s"
 
 
+def test_a_peer_that_is_gone_is_found_out_by_the_socket_too(server: OwnServer) -> None:
+    with (
+        closing(Database(server.tcp_url("work"))) as database,
+        database.session() as connection,
+        socket.socket(fileno=os.dup(connection.fileno())) as wire,
+    ):
+        assert wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        assert [wire.getsockopt(socket.IPPROTO_TCP, name) for name in names] == [10, 5, 3]
+        assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
+
+
 def test_no_preference_of_a_role_changes_how_we_look(server: OwnServer) -> None:
     """With one snapshot for a whole transaction, what is counted after a lock would be older
     than the lock."""

@@ -122,6 +122,27 @@ def test_an_open_producer_does_not_matter_and_loses_nothing(load: Load, pinner: 
     whole(load)
 
 
+def test_what_nobody_can_empty_is_seldom_looked_at(load: Load, pinner: Connection) -> None:
+    """All that died in a generation is read to see that nothing is left in it."""
+    scans = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'ready_0'"
+    with load.running():
+        load.work_off(500)
+        pinner.execute("BEGIN")
+        submit(pinner, load.url)
+        load.work_off(JOBS // 2)
+        # It has run empty, and what is tried in vain is tried less and less.
+        load.wait(lambda: load.value("SELECT count(*) FROM headgate.ready_0") == 0, "empty")
+        load.watch.execute("SELECT pg_sleep(3)")
+        before = load.value(scans)
+        load.watch.execute("SELECT pg_sleep(3)")
+        # There were looks at how worn it all is every 20 ms meanwhile.
+        assert load.value(scans) - before < 30
+        pinner.rollback()
+        load.drain()
+        load.wait(lambda: load.generations == [0], "one generation again")
+    whole(load)
+
+
 def test_a_dump_does_not_matter(load: Load, pinner: Connection) -> None:
     with load.running():
         load.work_off(500)

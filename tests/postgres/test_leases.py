@@ -97,6 +97,27 @@ def test_a_renewal_under_way_across_the_end_is_life(rig: Rig, rival: Rival) -> N
     assert rig.state(id) == "running"
 
 
+@pytest.mark.parametrize("renewed", [True, False], ids=["renewed", "not after all"])
+def test_a_claim_beside_a_renewal_under_way_gets_nothing_and_does_not_wait(
+    rig: Rig, rival: Rival, renewed: bool
+) -> None:
+    worker, id = busy(rig)
+    (other,) = rig.submit(needs=need("api"))
+    second = rig.hand("second")
+    rival.run("UPDATE headgate.leases SET ends = ends + 30 WHERE worker = %s", worker)
+    rig.clock.advance(31)
+    for _ in range(3):
+        assert Waiter(lambda: second.exchange(room=2)).result().claimed == ()
+    if renewed:
+        rival.commit()
+        assert second.claim(room=2) == []
+        assert (rig.state(id), rig.state(other)) == ("running", "ready")
+    else:
+        rival.rollback()
+        assert [c.job for c in second.claim(room=2)] == [id], "it comes back at its place"
+    assert rig.held("api") == 1
+
+
 def test_a_renewal_that_never_committed_is_none(rig: Rig, rival: Rival) -> None:
     worker, _ = busy(rig)
     rival.run("UPDATE headgate.leases SET ends = ends + 30 WHERE worker = %s", worker)

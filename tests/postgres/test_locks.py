@@ -3,9 +3,12 @@ more than there is, nobody is told what is no longer true, and nobody waits for 
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +17,16 @@ from headgate.errors import HeadgateError, StaleAttempt, StoreBusy
 from headgate.jobs import Finish, JobFilter, NewJob, Retention, Routing
 from headgate.stores.postgres import leases
 from headgate.stores.postgres import store as postgres_store
-from headgate.stores.protocol import Exchange, LimitChange, SlotRecord, SlotRequest, Store
+from headgate.stores.protocol import (
+    Claim,
+    Exchange,
+    LimitChange,
+    NewWorker,
+    SlotRecord,
+    SlotRequest,
+    Store,
+)
+from headgate.turns import ClaimState
 from tests.conformance.conftest import Rig, need
 from tests.postgres.rival import Rival, Waiter, until_blocked
 
@@ -126,6 +138,71 @@ def test_two_who_number_slots_of_an_unlimited_group_do_it_one_after_the_other(
     assert got.wake_in < 0.2
     rival.commit()
     assert [c.groups for c in hand.claim()] == [(("api", 0),), (("api", 1),)]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "undone"])
+def test_a_claim_neither_waits_for_a_grant_under_way_nor_counts_on_its_end(
+    rig: Rig, rival: Rival, kept: bool
+) -> None:
+    rig.declare(gpu=1)
+    rig.submit(2, needs=need("gpu"))
+    hand = rig.hand()
+    rival.lock("gpu")
+    rival.run(HOLD, "gpu")
+    got = Waiter(lambda: hand.exchange(room=2)).result()
+    assert got.claimed == ()
+    assert got.wake_in is not None
+    assert got.wake_in < 0.2, "somebody is at work there: again soon"
+    if kept:
+        rival.commit()
+    else:
+        rival.rollback()
+    assert len(hand.claim(room=2)) == (0 if kept else 1)
+    assert rig.held("gpu") == 1
+
+
+def test_a_job_that_somebody_takes_just_now_is_passed_over(rig: Rig, rival: Rival) -> None:
+    rig.declare(gpu=2)
+    first, second, third = rig.submit(3, needs=need("gpu"))
+    rival.run("SELECT 1 FROM headgate.ready WHERE job = (SELECT n FROM headgate.jobs WHERE id = %s)"
+              " FOR UPDATE", first)  # fmt: skip
+    hand = rig.hand()
+    got = Waiter(lambda: hand.exchange(room=2)).result()
+    assert [c.job for c in got.claimed] == [second, third]
+    assert rig.held("gpu") == 2
+    rival.rollback()
+    assert hand.exchange(room=1).claimed == ()
+    hand.end_all()
+    assert [c.job for c in hand.claim(room=2)] == [first]
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "not after all"])
+def test_who_claims_beside_an_end_under_way_is_not_granted_its_slot(
+    rig: Rig, rival: Rival, watch: Rival, ended: bool
+) -> None:
+    """Somebody has the attempt: its own worker waits to end it, and nobody else gets its place."""
+    rig.declare(gpu=1)
+    rig.submit(2, needs=need("gpu"))
+    hand, other = rig.hand(), rig.hand("other")
+    (claimed,) = hand.claim(room=1)
+    rival.run("DELETE FROM headgate.running WHERE token = %s", claimed.token)
+    rival.run("UPDATE headgate.slots SET token = NULL, worker = NULL, job = NULL WHERE token = %s",
+              claimed.token)  # fmt: skip
+    rival.run(
+        "INSERT INTO headgate.finished (job, state, reason, attempt, at)"
+        " SELECT n, 'succeeded', '', 1, 0 FROM headgate.jobs WHERE id = %s",
+        claimed.job,
+    )
+    ending = Waiter(lambda: hand.end(claimed))
+    until_blocked(watch)
+    assert Waiter(lambda: other.exchange(room=1)).result().claimed == ()
+    if ended:
+        rival.commit()
+    else:
+        rival.rollback()
+    assert ending.result() is not ended, "what it says is stale if somebody else has ended it"
+    assert len(other.claim(room=1)) == 1
+    assert rig.held("gpu") == 1
 
 
 # --- limits ---------------------------------------------------------------------------------------
@@ -301,6 +378,9 @@ def test_a_submit_repeated_after_a_lost_answer_stores_nothing_twice(rig: Rig) ->
 # --- all at once ----------------------------------------------------------------------------------
 
 
+STEPS = 10_000 if os.environ.get("HEADGATE_PROOF") == "full" else 2_500
+
+
 def test_no_two_operations_wait_for_each_other(rig: Rig) -> None:
     """Everything that takes locks, in threads, in random order: no deadlock, never too many."""
     rig.declare(gpu=3, api=2, both=4)
@@ -310,6 +390,8 @@ def test_no_two_operations_wait_for_each_other(rig: Rig) -> None:
     groups = ("gpu", "api", "both")
     over: list[str] = []
     ended = threading.Event()
+    done: Counter[str] = Counter()
+    numbers = itertools.count()
 
     def by_hand(chance: random.Random) -> None:
         slot = take(store, chance.choice(groups))
@@ -329,6 +411,18 @@ def test_no_two_operations_wait_for_each_other(rig: Rig) -> None:
                 store.extend(claimed.token, 1)
                 hands[n].end(claimed, chance.choice(["succeeded", "interrupted"]))
 
+    def die(chance: random.Random) -> None:
+        """A worker claims, and is never heard of again: whoever grants next takes its lease."""
+        name = f"mortal-{next(numbers)}"
+        store.register(NewWorker(name, name, tasks=("task",), lease=5))
+        claim = Claim(3, frozenset(["task"]), ClaimState())
+        lost = store.exchange(Exchange(name, claim=claim)).claimed
+        rig.clock.advance(6)
+        take(store, chance.choice(groups), lease=1)
+        if lost and chance.random() < 0.5:
+            late = store.exchange(Exchange(name, [Finish(c.token, "succeeded") for c in lost]))
+            done["late" if late.dead else "early"] += 1
+
     def operate(chance: random.Random) -> None:
         store.change_limit(LimitChange("api", chance.randrange(1, 4), set_value=True))
         store.sweep()
@@ -347,14 +441,18 @@ def test_no_two_operations_wait_for_each_other(rig: Rig) -> None:
         chance = random.Random(seed)
         while not ended.is_set():
             do(chance)
+            done[do.__name__] += 1
+            if sum(done.values()) >= STEPS:
+                ended.set()
 
-    loops = (by_hand, by_hand, by_hand, work, work, operate, cancel, look)
+    loops = (by_hand, by_hand, die, work, work, operate, cancel, look)
     threads = [Waiter(lambda do=do, n=n: loop(do, n)) for n, do in enumerate(loops)]  # type: ignore[misc]
-    ended.wait(4)
-    ended.set()
     for thread in threads:
-        thread.result()
+        thread.result(300)
     assert over == []
+    assert done["late"] > 0, "some were declared dead while they had something to tell"
     for hand in hands:
         hand.end_all()
+    rig.clock.advance(60)
+    store.sweep()
     assert {group: rig.held(group) for group in groups} == dict.fromkeys(groups, 0)

@@ -70,6 +70,17 @@ def test_the_server_is_restarted(server: OwnServer, site: Site, how: signal.Sign
     assert site.trees[0].stop() == 0
 
 
+def test_another_release_migrates_under_a_running_worker(server: OwnServer, site: Site) -> None:
+    """It can tell nothing by functions that are not there: it says so, and keeps what it has."""
+    jobs = busy(site)
+    with psycopg.connect(server.url("work"), autocommit=True) as admin:
+        admin.execute("ALTER FUNCTION headgate.act RENAME TO act_of_another_release")
+        wait_until(lambda: "not of this version" in site.trees[0].output(), 30)
+        admin.execute("ALTER FUNCTION headgate.act_of_another_release RENAME TO act")
+    check_all_done_once(site, jobs)
+    assert site.trees[0].stop() == 0
+
+
 def test_its_backends_are_killed_again_and_again(server: OwnServer, site: Site) -> None:
     jobs = busy(site)
     stop = threading.Event()

@@ -154,7 +154,7 @@ def test_a_round_trip_reads_a_handful_of_rows(line: Line, statistics: str, mode:
 
 
 @pytest.mark.parametrize("statistics", ["stale", "none alive"])
-@pytest.mark.parametrize("task", ["nothing", "wide"])
+@pytest.mark.parametrize("task", ["nothing", "wide", "twice"])
 def test_no_statement_of_a_real_worker_reads_much(
     line: Line, task: str, statistics: str, tmp_path: Path
 ) -> None:
@@ -163,7 +163,7 @@ def test_no_statement_of_a_real_worker_reads_much(
         pytest.skip(
             "this PostgreSQL has no auto_explain, and nothing else shows a single statement"
         )
-    jobs = 3000
+    jobs = 600 if task == "twice" else 3000
     line.execute("ALTER DATABASE plans RESET plan_cache_mode")
     with line.server.database() as url:
         fill(url, [(app.tasks[task].call().new_job(), jobs)])
@@ -177,10 +177,14 @@ def test_no_statement_of_a_real_worker_reads_much(
 
         _, entries = Explained(line.server, url).watch(work)
     plans = [plan for plan in parsed(entries) if plan.hot]
-    assert any("p_token" in plan.statement for plan in plans), "some were reserved ahead"
+    if task != "twice":
+        assert any("p_token" in plan.statement for plan in plans), "some were reserved ahead"
     found = {f"{fault}: {plan.statement}" for plan in plans for fault in faults(plan, BOUND)}
-    # Beside the round trips a few look through what runs, which is never much.
-    assert {fault for fault in found if not fault.startswith("reads all of running:")} == set()
+    # Beside the round trips some statements look through a whole table. Its pages, unlike its rows,
+    # are never misjudged: they do that where there are few.
+    small = tuple(f"reads all of {table}:" for table in HOT)
+    allowed = small if task == "twice" else ("reads all of running:",)
+    assert {fault for fault in found if not fault.startswith(allowed)} == set()
 
 
 def read(url: str) -> tuple[int, int]:

@@ -3,14 +3,19 @@ answer, nothing extra for those without limits."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from headgate.jobs import Finish, NewJob
+from headgate.jobs import CapUse, Finish, NewJob
+from headgate.stores.postgres import store
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.store import PostgresStore
-from headgate.stores.protocol import Claim, Exchange
+from headgate.stores.postgres.transaction import Transaction
+from headgate.stores.protocol import Claim, Exchange, Passed
+from headgate.stores.relational import finishing
 from tests.conformance.conftest import Hand, Rig, need
 from tests.postgres.lost import lost_answer
 
@@ -86,6 +91,63 @@ def test_what_was_reserved_in_a_lost_answer_goes_back(rig: Rig) -> None:
     got = hand.exchange(room=5)
     assert [c.job for c in got.claimed] == ids[:1]
     assert [rig.state(id) for id in ids] == ["running", "ready", "ready"]
+
+
+@pytest.mark.parametrize("applied", [(True,), (False,), (True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("outcome", ["succeeded", "retry"])
+def test_slots_handed_on_in_a_lost_answer_are_handed_on_from_there(
+    rig: Rig, applied: tuple[bool, ...], outcome: str
+) -> None:
+    """The worker goes on handing them from one job to the next, and knows only whose they were
+    when it last heard."""
+    rig.declare(api=1)
+    rig.submit(5, needs=need("api"))
+    hand = rig.hand()
+    claim = Claim(5, hand.tasks, hand.state, ahead={"task": 0.01}, ahead_room=4)
+    first, *behind = rig.store.exchange(Exchange(hand.id, claim=claim)).claimed
+    assert [one.reserved for one in behind] == [True] * 4
+    ended = [first]
+
+    def trip() -> Exchange:
+        """All that ended so far, and who runs in their slots now."""
+        ends = [Finish(one.token, outcome, delay=60.0) for one in ended]  # type: ignore[arg-type]
+        starts = [Passed(one.token, None, 0.01) for one in ended[1:]]
+        return Exchange(hand.id, ends, passed=[*starts, Passed(runs.token, first.token, 0.0)])
+
+    for number, done in enumerate(applied):
+        runs = behind[number]
+        # Ends of jobs that come back are told before the round trip itself.
+        if done or outcome == "succeeded":
+            with lost_answer(applied=done and outcome == "succeeded"):
+                rig.store.exchange(trip())
+        ended.append(runs)
+    runs = behind[len(applied)]
+    assert rig.store.exchange(trip()).stale == frozenset()
+    (slot,) = rig.store.group("api")[1]
+    assert (slot.token, slot.holder) == (runs.token, runs.job)
+    assert rig.state(runs.job) == "running"
+    left = [Finish(one.token, "returned") for one in behind[len(applied) + 1 :]]
+    assert not rig.store.exchange(Exchange(hand.id, [Finish(runs.token, "succeeded"), *left])).stale
+    assert rig.held("api") == 0
+    assert isinstance(rig.store, PostgresStore)
+    assert rig.store._exchanger._books._held == {}
+    assert rig.store._exchanger._books.handed._to == {}
+
+
+def test_a_follow_up_under_a_cap_finds_the_room_of_who_ended_before(rig: Rig) -> None:
+    """One end is told in another way than the other; their order counts all the same."""
+    cap = (CapUse("one", max_total=1, when_full="skip"),)
+    first, second = rig.submit(caps=cap), rig.submit()
+    hand = rig.hand()
+    a, b = sorted(hand.claim(room=2), key=lambda one: one.job != first[0])
+    assert [a.job, b.job] == [*first, *second]
+    follow = NewJob("task", caps=cap)
+    ends = [Finish(a.token, "succeeded"), Finish(b.token, "succeeded", followups=(follow,))]
+    hand.running.clear()
+    got = rig.store.exchange(Exchange(hand.id, ends))
+    assert not got.stale
+    assert got.refused == ()
+    assert rig.state(follow.id) == "ready"
 
 
 @pytest.mark.parametrize("applied", [True, False])
@@ -182,6 +244,70 @@ def test_one_limited_among_ninety_nine_that_are_not(rig: Rig) -> None:
     started = [c for hand in hands for c in hand.claim(room=100)]
     assert sum(c.task == "limited" for c in started) == 1
     assert len(started) == 3 * 99 + 1
+
+
+def test_rows_of_slots_that_nobody_has_used_for_long_are_deleted(rig: Rig) -> None:
+    rig.declare(api=20)
+    rig.submit(10, needs=need("api"))
+    hand = rig.hand()
+    claimed = hand.claim(room=10)
+    for one in claimed[:7]:
+        hand.end(one)
+    assert slot_rows(rig, "api") == (10, 3)
+    rig.clock.advance(store.IDLE_SLOTS / 2)
+    rig.store.sweep()
+    assert slot_rows(rig, "api") == (10, 3), "they may be used again soon"
+    rig.clock.advance(store.IDLE_SLOTS)
+    rig.store.sweep()
+    assert slot_rows(rig, "api") == (3, 3)
+    rig.submit(5, needs=need("api"))
+    assert len(hand.claim(room=10)) == 5
+    assert slot_rows(rig, "api") == (8, 8)
+
+
+@pytest.mark.parametrize(("jobs", "copied"), [(19, False), (20, True), (1000, True)])
+def test_many_jobs_are_copied(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, jobs: int, copied: bool
+) -> None:
+    copies: list[int] = []
+    real = Transaction.copy
+
+    def watched(tx: Transaction, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        copies.append(len(rows))
+        real(tx, sql, rows)
+
+    monkeypatch.setattr(Transaction, "copy", watched)
+    ids = rig.submit(jobs)
+    assert copies == ([jobs, jobs] if copied else []), "bodies, and places in line"
+    assert len(rig.hand().claim(room=jobs)) == len(set(ids)) == jobs
+
+
+def test_one_that_comes_back_does_not_make_the_others_slow(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not a plain end is told by statements of its own, and only that."""
+    alone: list[int] = []
+    for name in ("pass_one", "finish_one"):
+        real = getattr(finishing, name)
+
+        def watched(*args: Any, real: Any = real) -> Any:
+            alone.append(1)
+            return real(*args)
+
+        monkeypatch.setattr(finishing, name, watched)
+    rig.submit(60)
+    hand = rig.hand()
+    claim = Claim(10, hand.tasks, hand.state, ahead={"task": 0.0001}, ahead_room=50)
+    claimed = rig.store.exchange(Exchange(hand.id, claim=claim)).claimed
+    assert len(claimed) == 60
+    ends = [Finish(one.token, "succeeded") for one in claimed]
+    ends[0] = Finish(ends[0].token, "retry", delay=60.0)
+    ends[-1] = Finish(ends[-1].token, "retry", delay=60.0)
+    passed = [Passed(one.token, None, 0.01) for one in claimed if one.reserved]
+    assert not rig.store.exchange(Exchange(hand.id, ends, passed=passed)).stale
+    assert len(alone) == 3, "two ends, and that one of them had started"
+    states = Counter(rig.state(one.job) for one in claimed)
+    assert states == {"succeeded": 58, "scheduled": 2}
 
 
 def test_a_task_may_have_any_name(rig: Rig) -> None:

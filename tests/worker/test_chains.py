@@ -303,6 +303,38 @@ def test_time_to_ask_when_little_is_left() -> None:
     assert low == [False, True, True, True, True, True, True]
 
 
+def test_the_few_of_one_chain_do_not_press_while_the_many_of_another_go_on() -> None:
+    chains = books()
+    many = [chains.granted(claimed(n, chain="many")) for n in range(1, 91)]
+    few = [chains.granted(claimed(n, chain="few")) for n in range(91, 101)]
+    for token in range(101, 501):
+        chains.reserve(claimed(token, chain="many", reserved=True), 0.0)
+    assert list(chains.fill()) == []
+    assert not chains.pressing(100), "nothing has ended"
+    for hold in few:
+        chains.ended(hold, passes=True)
+    assert chains.low == {"few"}
+    assert not chains.pressing(90)
+    for hold in many:
+        chains.ended(hold, passes=True)
+    assert not chains.pressing(90), "most of what was reserved still waits"
+    for hold in many[:20]:
+        chains.ended(hold, passes=True)
+    assert chains.low == {"few", "many"}
+    assert chains.pressing(90)
+
+
+def test_a_chain_that_is_alone_presses_as_soon_as_little_is_left() -> None:
+    chains = books()
+    holds = [chains.granted(claimed(n)) for n in (1, 2)]
+    chains.reserve(claimed(3, reserved=True), 0.0)
+    assert list(chains.fill()) == []
+    assert chains.ended(holds[0], passes=True) is not None
+    assert chains.pressing(2)
+    chains.send()
+    assert not chains.pressing(2), "more is on its way"
+
+
 def test_only_what_is_known_to_be_short_is_short() -> None:
     pace = Pace()
     for _ in range(ENOUGH - 1):

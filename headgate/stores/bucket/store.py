@@ -44,6 +44,7 @@ from headgate.stores.protocol import (
     WorkerRecord,
 )
 from headgate.stores.relational import registry
+from headgate.stores.relational.handing import Handed
 from headgate.stores.relational.store import check_chunk
 from headgate.stores.relational.transaction import Row
 from headgate.stores.sqlite.bell import Bells
@@ -111,6 +112,7 @@ class BucketStore(EmbeddedStore):
         super().__init__(leases.Leases(self._commits.current))
         self._poller = Poller(folder, self._commits.following.look, address.poll)
         self._unheard = Unheard()
+        self._handed = Handed()
         self._commits.refresh()
 
     def close(self) -> None:
@@ -340,10 +342,11 @@ class BucketStore(EmbeddedStore):
         before = None if state is None else state.copy()
         answer: Exchanged | None = None
         tried = False
+        told = exchange
         looked: tuple[Claimed, ...] = ()
 
         def once() -> Exchanged:
-            nonlocal answer, tried, looked
+            nonlocal answer, tried, told, looked
             if tried:
                 # Tried before, and undone: so is whose turn it was.
                 self._words = None
@@ -356,6 +359,10 @@ class BucketStore(EmbeddedStore):
                 room = 0 if exchange.claim is None else exchange.claim.room
                 found = self._do(lambda tx: unheard.take_up(tx, worker, looked, room))
             asked = replace(exchange, claim=None) if found else exchange
+            if self._handed.concerns(asked):
+                passed = self._do(lambda tx: self._handed.owned_now(tx, asked))
+                asked = replace(asked, passed=passed)
+            told = asked
             answer = EmbeddedStore.exchange(self, asked)
             if tell is not None:
                 EmbeddedStore._do(self, tell)
@@ -375,8 +382,10 @@ class BucketStore(EmbeddedStore):
                 state.restore(before)  # else nobody is told that a limit changed (`recall`)
             if answer is not None:
                 self._unheard.add(worker, answer.claimed)
+            self._handed.unheard(told)
             raise
         self._unheard.settle(worker, looked)
+        self._handed.heard(exchange)
         return done
 
     # --- wake-ups ---------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from headgate.rates import RATE_SLOT
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.dues import Dues
 from headgate.stores.protocol import Exchange
+from headgate.stores.relational.handing import Handed
 from headgate.stores.relational.values import Words, WordsCache
 
 Held = tuple[tuple[str, int], ...]
@@ -51,6 +52,7 @@ class Books:
         """Per worker, its round trips that were done, or may have been, and whose answers it has
         not heard."""
         self._unheard_lock = threading.Lock()
+        self.handed = Handed()
 
     def next_op(self) -> int:
         return next(self._ops)
@@ -74,6 +76,12 @@ class Books:
     def put_back(self, worker: str, unheard: Unheard) -> None:
         with self._unheard_lock:
             self._unheard.setdefault(worker, []).extend(unheard)
+        for _, exchange in unheard:
+            self.handed.unheard(exchange)
+
+    def moved(self, owner: int, token: int) -> None:
+        """The store knows the slots by another name."""
+        self._held[token] = self._held.pop(owner, ())
 
     def freed_by(self, exchange: Exchange) -> Counter[str]:
         """The units that this round trip gives back."""
@@ -87,6 +95,7 @@ class Books:
 
     def settle(self, exchange: Exchange) -> None:
         """The store has heard this: keep what we know of its slots up to it."""
+        self.handed.heard(exchange)
         for passed in exchange.passed:
             self._follows.pop(passed.token, None)
             if passed.owner is not None:

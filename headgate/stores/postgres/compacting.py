@@ -38,7 +38,7 @@ SETTLED = 10.0
 REST = 20
 """What was in vain is tried again after so many times what it took, …"""
 LONGEST_REST = 10.0
-"""… where somebody else has it open after twice as long as before, up to this."""
+"""… or after twice as long as before, up to this."""
 MOVED_AT_ONCE = 1000
 MOST_MOVES = 10
 
@@ -146,9 +146,10 @@ class Compactor:
                 done = self._value(step.name, step.params)
                 moves += 1
         took = time.monotonic() - began
-        if done is False or done in ("locked", -1):
-            # While we waited for the lock, claims waited behind us: seldom, if it is in vain.
-            rest = min(LONGEST_REST, max(REST * took, 2 * rested))
+        if done is False or done in ("locked", 0, -1):
+            # While we waited for the lock, claims waited behind us; and who found nothing to move
+            # has read all that died there. Seldom, if it is in vain.
+            rest = min(max(REST * took, min(LONGEST_REST, 2 * rested)), 6 * LONGEST_REST)
             self._rests[what] = (began + rest, rest)
         elif done == "rows":
             self._rests[what] = (began + REST * took, 0.0)

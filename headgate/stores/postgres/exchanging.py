@@ -20,7 +20,7 @@ from headgate.stores.postgres.connection import LOCK_TIMEOUT
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.transaction import SQL, Transaction
 from headgate.stores.postgres.trip import RoundTrip, expire
-from headgate.stores.protocol import Exchange, Exchanged
+from headgate.stores.protocol import Exchange, Exchanged, Passed
 from headgate.stores.relational import capping, finishing, registry, succession
 
 log = logging.getLogger("headgate.store")
@@ -55,16 +55,17 @@ class Exchanger:
 
     def _exchange(self, exchange: Exchange, unheard: Unheard) -> Exchanged:
         found, doubted = self._clear_doubt(exchange, unheard)
+        exchange = self._owned_now(exchange)
         # What is found takes the room that was to be filled: the next claim knows of it.
         told = replace(exchange, claim=None) if found else exchange
         stale: set[int] = set()
         refused: dict[int, Refusal] = {}
         if not all(_plain(finish) for finish in exchange.finishes):
-            outcome = self._finish_in_full(exchange, refused, unheard)
+            in_full, told = _split(told)
+            outcome = self._finish_in_full(in_full, refused, unheard)
             if outcome is None:
                 return _dead(exchange)
             stale |= outcome
-            told = Exchange(exchange.worker, progress=exchange.progress, claim=told.claim)
         ended = self._capped(told)
         answer = RoundTrip(self._books, self._db, told, unheard).run()
         if answer is None:
@@ -146,6 +147,19 @@ class Exchanger:
         except StoreBusy as error:
             log.debug("places of ended jobs are left to who wants them: %s", error)
 
+    def _owned_now(self, exchange: Exchange) -> Exchange:
+        """After a lost answer: slots may be under another name than the worker knows."""
+        if not self._books.handed.concerns(exchange):
+            return exchange
+        with self._db.write() as tx:
+            # It may still be under way: it holds this lock until it has ended either way.
+            tx.lock([leases.lock_name(exchange.worker)])
+            passed = self._books.handed.owned_now(tx, exchange)
+        for before, now in zip(exchange.passed, passed, strict=True):
+            if before.owner is not None and before.owner != now.owner:
+                self._books.moved(before.owner, now.token if now.owner is None else now.owner)
+        return replace(exchange, passed=passed)
+
     def _clear_doubt(
         self, exchange: Exchange, unheard: Unheard
     ) -> tuple[tuple[Claimed, ...], frozenset[int]]:
@@ -182,6 +196,26 @@ class Exchanger:
 
 def _plain(finish: Finish) -> bool:
     return finish.outcome in PLAIN and not finish.followups
+
+
+def _split(exchange: Exchange) -> tuple[Exchange, Exchange]:
+    """What is told statement by statement, which is slow, and all else. Of starts that which has to
+    be known before those ends: that they had started, and who runs in their slots by now."""
+    plain = tuple(finish for finish in exchange.finishes if _plain(finish))
+    others = tuple(finish for finish in exchange.finishes if not _plain(finish))
+    if any(job.caps or job.idempotency_key for finish in others for job in finish.followups):
+        # Whether those are stored depends on who has ended or started before: all in its order.
+        rest = replace(exchange, finishes=(), passed=())
+        return Exchange(exchange.worker, exchange.finishes, passed=exchange.passed), rest
+    tokens = {finish.token for finish in others}
+    early: list[Passed] = []
+    late: list[Passed] = []
+    for one in exchange.passed:
+        (early if one.token in tokens or one.owner in tokens else late).append(one)
+    return (
+        Exchange(exchange.worker, others, passed=early),
+        replace(exchange, finishes=plain, passed=late),
+    )
 
 
 def _dead(exchange: Exchange) -> Exchanged:

@@ -44,6 +44,8 @@ SETTLE_EVERY = 0.25
 """Seconds between two looks at whom jobs wait for that stand for others."""
 WITH_WORK = 0.01
 """Seconds until who got other jobs tries again where somebody else was at work."""
+LONGEST_PAUSE = 0.1
+"""Seconds, at most, until who got nothing there tries again."""
 VIEW_AGE = 0.05
 """Seconds for which what was seen at the end of a round trip may serve the next."""
 
@@ -75,6 +77,7 @@ class RoundTrip:
         self._line: ViewLine | None = None
         self._freed = books.freed_by(exchange)
         self._more = False
+        self._began = 0.0
         self._looked: View | None = None
         self._due_since = books.dues.since
         """Where this round trip looks for what is due."""
@@ -82,7 +85,9 @@ class RoundTrip:
     def run(self) -> Exchanged | None:
         """None: this worker is dead."""
         exchange, claim = self._exchange, self._claim
+        self._began = time.monotonic()
         if claim is not None:
+            claim.state.reused = False
             first = self._take_first(claim) if self._idle(claim) else None
             if first is not None:
                 return self._answer_first(claim, first)
@@ -153,6 +158,8 @@ class RoundTrip:
             view = self._looked
         elif not isinstance(view, View) or claim.fresh or not told or view.age > VIEW_AGE:
             view = self._look_now(claim)
+        else:
+            state.reused = True
         if view.seen.unrouted and self._let_in():
             view = self._look_now(claim)
         for _ in range(2):
@@ -225,7 +232,7 @@ class RoundTrip:
         wanted = state.wanted
         # Among many that cannot start, one that can is further away.
         size = MOST_TURNS if state.barren else min(max(8, wanted + 8), MOST_TURNS)
-        bands = len(self._view.seen.bands) if self._view is not None else 1
+        bands = state.bands
         each = size if bands <= 4 else max(8, 2 * size // bands)
         # Every band is asked for its part, and as much again: to count all that is wanted in each
         # of a hundred would cost more than to take it.
@@ -245,6 +252,7 @@ class RoundTrip:
 
     def _seen(self, seen: Seen, claim: Claim, nearer: View | None = None) -> View:
         self._books.dues.saw(self._due_since, seen.now, seen.next_due, seen.due_took)
+        claim.state.bands = len(seen.turns)
         return View(seen, claim.state.wanted, nearer)
 
     # --- act ----------------------------------------------------------------------------------
@@ -335,12 +343,18 @@ class RoundTrip:
             # Others wait for the same moment: what was seen a while ago must not make us late.
             times.append(claim.state.opens - view.age)
         wake_in = max(0.0, min(times) - view.seen.now) if times else None
-        if act.contended or act.refused:
+        full = sum(not one.reserved for one in claimed) >= claim.room
+        if (act.contended or act.refused) and not full:
             # Others are at work in the same groups: again at once, but not in step with them; with
-            # something to run meanwhile, after a moment in which some of it may end.
+            # something to run meanwhile, after a moment in which some of it may end. Who has no
+            # room for more comes back with the next end anyway.
             state = claim.state
             state.refusals = 0 if claimed else state.refusals + 1
-            pause = WITH_WORK if claimed else grown(state.refusals, 0.0005, 0.1)
+            pause = WITH_WORK if claimed else grown(state.refusals, 0.0005, LONGEST_PAUSE)
+            if claim.again:
+                # What ends here waits for the next answer, so that may not be all about this.
+                took = time.monotonic() - self._began
+                pause = max(pause, min(2 * took, LONGEST_PAUSE))
             soon = pause * random.uniform(0.5, 1.5)
             wake_in = soon if wake_in is None else min(wake_in, soon)
         unrouted = False

@@ -59,7 +59,7 @@ def translate(error: psycopg.Error, url: str) -> StoreError:
         return StoreError(f"{url}: {text}: this role may not do that; {GRANTS}")
     if state in _MISSING:
         return StoreVersion(
-            f"{url}: {text}: the schema is missing or is not of this version;"
-            " run `headgate migrate`"
+            f"{url}: {text}: the schema is missing or is not of this version; run"
+            " `headgate migrate`, or upgrade this program if a newer one did that"
         )
     return StoreError(f"{url}: {text}")

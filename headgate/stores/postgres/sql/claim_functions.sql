@@ -567,6 +567,9 @@ BEGIN
                 IF v_lane < 0 THEN
                     v_ahead[-v_lane] := v_ahead[-v_lane] + 1;
                     CONTINUE;
+                ELSIF v_last[v_lane] = 0 THEN  -- it needs nothing
+                    v_counts[v_lane] := v_counts[v_lane] + 1;
+                    CONTINUE;
                 END IF;
                 v_picked := '{}';
                 v_fits := true;

@@ -1,9 +1,10 @@
 -- Locked: whoever else ends, loses, extends or cancels this attempt waits, and then finds
--- another state of it. What depends on the lock is read by later statements.
+-- another state of it. What depends on the lock is read by later statements. Joined by = ANY, as in
+-- `act`: never through all that is dead in `running`.
 -- name: running
 SELECT r.token, r.job, r.worker, r.attempt, r.started_at, r.ready_at, r.slots, r.reserved,
        j.id::text AS id, j.max_lost, j.caps
-FROM headgate.running r JOIN headgate.jobs j ON j.n = r.job
+FROM headgate.running r JOIN headgate.jobs j ON j.n = ANY (ARRAY[r.job])
 WHERE r.token = :token FOR UPDATE OF r
 
 -- name: cancelled
@@ -44,7 +45,8 @@ WHERE token = :token
 -- name: pass_slots
 UPDATE headgate.slots s SET token = :token, since = :at, ends = NULL, job = j.n,
     holder = j.id::text
-FROM json_array_elements(:slots::json) e, headgate.running r JOIN headgate.jobs j ON j.n = r.job
+FROM json_array_elements(:slots::json) e,
+     headgate.running r JOIN headgate.jobs j ON j.n = ANY (ARRAY[r.job])
 WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :owner AND r.token = :token
 
 -- name: insert_attempt
