@@ -2,7 +2,9 @@
 
 A store without limits and one under a limit, full load on both throughout: first clean, then
 pinned, then free again. Finished jobs are not kept, so that all tables are as small as they can be,
-were they cleaned.
+were they cleaned. Beside them, on the same server, a third that nobody pins: over a quarter of an
+hour the machine itself becomes faster or slower, and what that one does meanwhile is what counts as
+the clean rate. (A transaction keeps the dead rows of its own database only.)
 """
 
 from __future__ import annotations
@@ -25,10 +27,13 @@ from headgate.jobs import NewJob
 from headgate.limits import band_of, lane_of
 
 Pinner = Callable[[Connection], None]
-TASKS = {"nothing": "no limit", "wide": "limit 500"}
+TASKS = {"no limit": "nothing", "limit 500": "wide"}
+CONTROL = "not pinned"
 BACKLOG = 20_000
 CHUNK = 4000
 WINDOW = 10.0
+AFTER = 3
+"""Windows in which the clean rate should be back."""
 _stopped = threading.Event()
 
 
@@ -130,15 +135,61 @@ class Phase:
         return sum(self.rates) / len(self.rates)
 
     @property
-    def worst_minute(self) -> float:
-        """The lowest rate over a minute (over all of it, when it is shorter)."""
+    def minutes(self) -> list[float]:
+        """The rate over every minute (over all of it, when it is shorter)."""
         n = min(len(self.rates), max(1, round(60 / self.window)))
-        sums = [sum(self.rates[i : i + n]) for i in range(len(self.rates) - n + 1)]
-        return min(sums) / n
+        return [sum(self.rates[i : i + n]) / n for i in range(len(self.rates) - n + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    clean: Phase
+    pinned: Phase
+    after: Phase
 
     @property
-    def last(self) -> float:
-        return self.rates[-1]
+    def shares(self) -> Shares:
+        """All of it as parts of the clean rate."""
+
+        def parts(rates: list[float]) -> list[float]:
+            return [one / self.clean.mean for one in rates]
+
+        return Shares(
+            self.pinned.mean / self.clean.mean,
+            parts(self.pinned.minutes),
+            parts(self.after.rates[:AFTER]),
+        )
+
+    def told(self) -> str:
+        phases = {"clean": self.clean, "pinned": self.pinned, "after": self.after}
+        return f"jobs/s every {self.clean.window:.0f} s; " + "; ".join(
+            f"{name}: " + " ".join(f"{one:.0f}" for one in phase.rates)
+            for name, phase in phases.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    mean: float
+    minutes: list[float]
+    after: list[float]
+
+    def beside(self, control: Shares) -> Shares:
+        """As parts of what became of the control meanwhile."""
+
+        def parts(mine: list[float], others: list[float]) -> list[float]:
+            return [one / other for one, other in zip(mine, others, strict=True)]
+
+        return Shares(
+            self.mean / control.mean,
+            parts(self.minutes, control.minutes),
+            parts(self.after, control.after),
+        )
+
+    def cells(self) -> list[str]:
+        return [
+            ratio(self.mean), ratio(min(self.minutes)), " ".join(ratio(one) for one in self.after)
+        ]  # fmt: skip
 
 
 def measure(fleet: Fleet, counter: int, seconds: float, window: float) -> Phase:
@@ -153,7 +204,7 @@ def measure(fleet: Fleet, counter: int, seconds: float, window: float) -> Phase:
     return Phase(rates, window)
 
 
-def case(place: Place, task: str, pin: Pinner) -> tuple[Phase, Phase, Phase]:
+def case(place: Place, task: str, pin: Pinner | None, together: threading.Barrier) -> Course:
     pinned = place.minutes * 60
     around = min(60.0, max(pinned / 2, 1.0))
     window = min(WINDOW, around / 2)
@@ -168,59 +219,62 @@ def case(place: Place, task: str, pin: Pinner) -> tuple[Phase, Phase, Phase]:
             supplied(fleet, job, counter),
         ):
             fleet.wait(lambda: fleet.traces.count(counter) > 1000, "all are at work")
+            together.wait()
             measure(fleet, counter, window, window)
             clean = measure(fleet, counter, around, window)
             with direct(url) as connection:
-                pin(connection)
+                if pin is not None:
+                    pin(connection)
+                together.wait()
                 under = measure(fleet, counter, pinned, window)
-            after = measure(fleet, counter, around, window)
-    return clean, under, after
+            together.wait()
+            course = Course(clean, under, measure(fleet, counter, around, window))
+            together.wait()  # who is done first must not make room for the others
+    return course
 
 
-def both(place: Place, pin: Pinner) -> dict[str, tuple[Phase, Phase, Phase]]:
-    """Without limits and under one, at the same time, each in a store of its own: what the machine
-    does meanwhile is the same for both."""
+def side_by_side(place: Place, pin: Pinner) -> dict[str, Course]:
+    """Without limits, under one, and the control, at the same time, each in a store of its own:
+    what the machine does meanwhile is the same for all."""
+    cases = {limit: (task, pin) for limit, task in TASKS.items()}
+    cases |= {CONTROL: (TASKS["no limit"], None)}
+    together = threading.Barrier(len(cases))
 
-    def one(task: str) -> tuple[Phase, Phase, Phase]:
-        folder = place.folder / task
+    def one(name: str, task: str, pin: Pinner | None) -> Course:
+        folder = place.folder / name.replace(" ", "-")
         folder.mkdir(exist_ok=True)
-        return case(replace(place, folder=folder), task, pin)
-
-    with ThreadPoolExecutor(len(TASKS)) as threads:
-        found = {limit: threads.submit(one, task) for task, limit in TASKS.items()}
         try:
-            return {limit: future.result() for limit, future in found.items()}
+            return case(replace(place, folder=folder), task, pin, together)
         except BaseException:
-            _stopped.set()  # the other thread ends too, and what it has started with it
+            _stopped.set()  # the other threads end too, and what they have started with them
+            together.abort()
             raise
+
+    with ThreadPoolExecutor(len(cases)) as threads:
+        found = {name: threads.submit(one, name, *what) for name, what in cases.items()}
+        return {name: future.result() for name, future in found.items()}
 
 
 def run(place: Place) -> dict[str, float]:
     found: dict[str, float] = {}
     rows: list[list[str]] = []
-    for kind, pin in PINNERS.items():
-        for limit, (clean, under, after) in both(place, pin).items():
+    for kind in place.pinned_by or PINNERS:
+        courses = side_by_side(place, PINNERS[kind])
+        control = courses[CONTROL].shares
+        for limit, course in courses.items():
             name = f"{kind}, {limit}"
-            found |= {
-                name: under.mean / clean.mean,
-                f"{name}, worst minute": under.worst_minute / clean.mean,
-                f"{name}, after": after.last / clean.mean,
-            }
-            rows.append([
-                name, ratio(under.mean / clean.mean), ratio(under.worst_minute / clean.mean),
-                ratio(under.last / clean.mean), ratio(after.last / clean.mean), rate(clean.mean),
-                rate(under.mean),
-            ])  # fmt: skip
-            every = [*clean.rates, *under.rates, *after.rates]
-            print(
-                f"{name}: jobs/s every {clean.window:.0f} s, clean {len(clean.rates)}, pinned"
-                f" {len(under.rates)}, after {len(after.rates)}: "
-                + " ".join(f"{one:,.0f}" for one in every),
-                flush=True,
-            )
+            print(f"{name}: {course.told()}", flush=True)
+            shares = course.shares.beside(control)
+            rows.append([name, *shares.cells(), *course.shares.cells(), rate(course.clean.mean)])
+            if limit != CONTROL:
+                found |= {
+                    name: shares.mean,
+                    f"{name}, worst minute": min(shares.minutes),
+                    f"{name}, after": shares.after[-1],
+                }
     show(
-        [f"pinned for {place.minutes * 60:.0f} s", "ratio", "worst minute", "at its end", "after",
-         "clean", "pinned"],
+        [f"pinned for {place.minutes * 60:.0f} s", "beside not pinned", "worst minute",
+         "afterwards", "of the rate before", "worst minute", "afterwards", "before"],
         rows,
     )  # fmt: skip
     return found

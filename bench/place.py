@@ -39,7 +39,9 @@ class Place:
     server: Server | None = None
     scale: float = 1.0
     minutes: float = 1 / 3
-    """For how long a horizon is pinned."""
+    """For how long a horizon is pinned, …"""
+    pinned_by: tuple[str, ...] = ()
+    """… and by whom; by all in turn, if not said."""
     peers: bool = True
     """Compare with other queues, which are installed for that."""
 
@@ -87,15 +89,17 @@ def serving(which: str, more: dict[str, str] | None = None) -> Generator[Server]
 
 
 @contextmanager
-def opened(kind: str, scale: float = 1.0, minutes: float = 1 / 3) -> Generator[Place]:
+def opened(
+    kind: str, scale: float = 1.0, minutes: float = 1 / 3, pinned_by: tuple[str, ...] = ()
+) -> Generator[Place]:
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         if kind != "postgres":
-            yield Place(Path(folder), None, scale, minutes)
+            yield Place(Path(folder), None, scale)
             return
         which = os.environ.get("HEADGATE_BENCH_PG", "bundled")
         more = {"shared_preload_libraries": "pg_stat_statements"} if which == "system" else {}
         with serving(which, more) as server:
-            yield Place(Path(folder), server, scale, minutes)
+            yield Place(Path(folder), server, scale, minutes, pinned_by)
 
 
 Connection = psycopg.Connection[tuple[object, ...]]
