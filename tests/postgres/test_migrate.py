@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import TypeVar
 
 import psycopg
 import pytest
 
 from headgate.errors import StoreError, StoreUnavailable, StoreVersion
+from headgate.jobs import Finish, NewJob
 from headgate.stores.postgres import connection as connections
 from headgate.stores.postgres import schema
 from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.store import PostgresStore
+from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication
+from headgate.turns import ClaimState
+from tests.conformance.conftest import need
 from tests.postgres.server import Server
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -36,29 +47,30 @@ def test_an_empty_database_just_works(database: Database) -> None:
         assert tx.value("SELECT version FROM headgate.migrations") == schema.VERSION
 
 
-def test_many_at_once_make_it_once(empty_database: str) -> None:
-    began = threading.Barrier(6)
-    troubles: list[BaseException] = []
+def at_once(many: int, do: Callable[[Database], T], url: str) -> list[T]:
+    began = Barrier(many)
 
-    def migrate() -> None:
-        database = Database(empty_database)
+    def one(_: int) -> T:
+        database = Database(url)
         try:
             began.wait()
-            schema.settle(database)
-        except BaseException as error:
-            troubles.append(error)
+            return do(database)
         finally:
             database.close()
 
-    threads = [threading.Thread(target=migrate) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert troubles == []
-    with psycopg.connect(empty_database) as connection:
-        told = connection.execute("SELECT count(*) FROM headgate.migrations").fetchone()
-    assert told == (1,)
+    with ThreadPoolExecutor(many) as threads:
+        return list(threads.map(one, range(many)))
+
+
+def versions(url: str) -> list[int]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT version FROM headgate.migrations ORDER BY 1").fetchall()
+    return [row[0] for row in rows]
+
+
+def test_many_at_once_make_it_once(empty_database: str) -> None:
+    at_once(6, schema.settle, empty_database)
+    assert versions(empty_database) == [schema.VERSION]
 
 
 def test_another_schema_beside_it(empty_database: str) -> None:
@@ -155,3 +167,77 @@ def test_a_command_that_only_looks_makes_nothing(empty_database: str) -> None:
     assert told == (None,)
     assert headgate("migrate", "--url", empty_database).returncode == 0
     assert headgate("jobs", "ls", "--url", empty_database).returncode == 0
+
+
+@pytest.fixture
+def next_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], None]:
+    """Makes this program one of the next version: a column more, a function more."""
+    folder = tmp_path / "sql"
+    shutil.copytree(schema._FOLDER, folder)
+    number = schema.VERSION + 1
+    (folder / f"schema_{number}.sql").write_text(
+        "ALTER TABLE headgate.jobs ADD COLUMN note text NOT NULL DEFAULT '–';\n"
+    )
+    (folder / "zz_functions.sql").write_text(
+        "CREATE FUNCTION headgate.release() RETURNS text LANGUAGE sql AS $$ SELECT 'next' $$;\n"
+    )
+
+    def become() -> None:
+        monkeypatch.setattr(schema, "_FOLDER", folder)
+        monkeypatch.setattr(schema, "VERSION", number)
+
+    return become
+
+
+def asking() -> Exchange:
+    return Exchange("w", claim=Claim(10, frozenset(["task"]), ClaimState()))
+
+
+@pytest.mark.parametrize("by", ["many at once", "the script"])
+def test_the_next_version_keeps_what_is_there(
+    empty_database: str, next_release: Callable[[], None], monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    old = schema.VERSION
+    before = PostgresStore(empty_database)
+    before.publish(Publication("test", code={"api": 1}))
+    before.register(NewWorker("w", "w", tasks=("task",), lease=3600.0))
+    jobs = [NewJob("task", needs=need("api")), NewJob("task", needs=need("api")), NewJob("task")]
+    before.submit(jobs)
+    running = before.exchange(
+        Exchange("w", claim=Claim(10, frozenset(["task"]), ClaimState()))
+    ).claimed
+    assert {one.job for one in running} == {jobs[0].id, jobs[2].id}
+    before.close()
+
+    next_release()
+    with pytest.raises(StoreVersion, match=f"version {old}, older than .* run `headgate migrate`"):
+        PostgresStore(empty_database)
+    if by == "the script":
+        with psycopg.connect(empty_database, autocommit=True) as connection:
+            connection.execute(schema.script(since=old).encode())
+            with pytest.raises(psycopg.errors.RaiseException, match=f"begins at version {old}"):
+                connection.execute(schema.script(since=old).encode())
+    else:
+        found = at_once(6, lambda database: schema.migrate(database).version, empty_database)
+        assert sorted(found) == [old] + [old + 1] * 5, "one did it, the others found it done"
+    assert versions(empty_database) == [old, old + 1]
+
+    after = PostgresStore(empty_database)
+    ends = [Finish(one.token, "succeeded") for one in running]
+    assert not after.exchange(Exchange("w", ends)).stale
+    (last,) = after.exchange(
+        Exchange("w", claim=Claim(10, frozenset(["task"]), ClaimState()))
+    ).claimed
+    assert last.job == jobs[1].id
+    (slot,) = after.group("api")[1]
+    assert slot.token == last.token
+    after.close()
+    with psycopg.connect(empty_database) as connection:
+        told = connection.execute(
+            "SELECT count(*), min(note), headgate.release() FROM headgate.jobs"
+        ).fetchone()
+    assert told == (3, "–", "next")
+
+    monkeypatch.undo()
+    with pytest.raises(StoreVersion, match="migrated by a newer one; upgrade this program"):
+        PostgresStore(empty_database)
