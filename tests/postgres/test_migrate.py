@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from headgate.stores.postgres.store import PostgresStore
 from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication
 from headgate.turns import ClaimState
 from tests.conformance.conftest import need
+from tests.postgres.release import next_release
 from tests.postgres.server import Server
 
 T = TypeVar("T")
@@ -169,33 +169,13 @@ def test_a_command_that_only_looks_makes_nothing(empty_database: str) -> None:
     assert headgate("jobs", "ls", "--url", empty_database).returncode == 0
 
 
-@pytest.fixture
-def next_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], None]:
-    """Makes this program one of the next version: a column more, a function more."""
-    folder = tmp_path / "sql"
-    shutil.copytree(schema._FOLDER, folder)
-    number = schema.VERSION + 1
-    (folder / f"schema_{number}.sql").write_text(
-        "ALTER TABLE headgate.jobs ADD COLUMN note text NOT NULL DEFAULT '–';\n"
-    )
-    (folder / "zz_functions.sql").write_text(
-        "CREATE FUNCTION headgate.release() RETURNS text LANGUAGE sql AS $$ SELECT 'next' $$;\n"
-    )
-
-    def become() -> None:
-        monkeypatch.setattr(schema, "_FOLDER", folder)
-        monkeypatch.setattr(schema, "VERSION", number)
-
-    return become
-
-
 def asking() -> Exchange:
     return Exchange("w", claim=Claim(10, frozenset(["task"]), ClaimState()))
 
 
 @pytest.mark.parametrize("by", ["many at once", "the script"])
 def test_the_next_version_keeps_what_is_there(
-    empty_database: str, next_release: Callable[[], None], monkeypatch: pytest.MonkeyPatch, by: str
+    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     old = schema.VERSION
     before = PostgresStore(empty_database)
@@ -209,7 +189,7 @@ def test_the_next_version_keeps_what_is_there(
     assert {one.job for one in running} == {jobs[0].id, jobs[2].id}
     before.close()
 
-    next_release()
+    next_release(tmp_path, monkeypatch)
     with pytest.raises(StoreVersion, match=f"version {old}, older than .* run `headgate migrate`"):
         PostgresStore(empty_database)
     if by == "the script":

@@ -13,7 +13,10 @@ import psycopg
 import pytest
 
 from headgate.handle import JobHandle
+from headgate.stores.postgres import schema
+from headgate.stores.postgres.database import Database
 from tests.postgres.proxy import Proxy
+from tests.postgres.release import next_release
 from tests.postgres.server import OwnServer, bundled
 from tests.worker import sample
 from tests.worker.site import Site, opened, wait_until
@@ -79,6 +82,28 @@ def test_another_release_migrates_under_a_running_worker(server: OwnServer, site
         admin.execute("ALTER FUNCTION headgate.act_of_another_release RENAME TO act")
     check_all_done_once(site, jobs)
     assert site.trees[0].stop() == 0
+
+
+def test_a_worker_of_an_earlier_release_is_granted_nothing_any_more(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it could call all functions. What it runs it may end, and its word is taken."""
+    for _ in range(2):  # one of them has nothing to do
+        site.start("--concurrency", "5")
+    site.ready(2)
+    running = sample.wait_async.submit()
+    site.wait_for("running")
+    next_release(tmp_path, monkeypatch)
+    database = Database(site.url)
+    schema.migrate(database)
+    database.close()
+    late = site.app.submit_many([sample.add.call(1, 1), sample.touch_gate.call(1)])
+    said = "migrated to version 2 of another release"
+    wait_until(lambda: all(said in tree.output() for tree in site.trees), 30)
+    site.go()
+    assert site.until_done(running.id, 30).state == "succeeded"
+    assert [site.job(job.id).state for job in late] == ["ready", "ready"]
+    assert [tree.stop() for tree in site.trees] == [0, 0]
 
 
 def test_its_backends_are_killed_again_and_again(server: OwnServer, site: Site) -> None:

@@ -18,9 +18,10 @@ from headgate.limits import Band, needs_of
 from headgate.rates import RATE_SLOT
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.dues import Dues
+from headgate.stores.postgres.words import OwnWords
 from headgate.stores.protocol import Exchange
 from headgate.stores.relational.handing import Handed
-from headgate.stores.relational.values import Words, WordsCache
+from headgate.stores.relational.values import Words
 
 Held = tuple[tuple[str, int], ...]
 Unheard = list[tuple[int, Exchange]]
@@ -32,7 +33,7 @@ class Books:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._words = WordsCache()
+        self._words = OwnWords()
         self._words_lock = threading.Lock()
         self._ops = itertools.count(int.from_bytes(os.urandom(7)) << 4)
         self._held: dict[int, Held] = {}
@@ -64,6 +65,12 @@ class Books:
                 with self._db.read() as tx:
                     words = self._words.read(tx)
             return words
+
+    @property
+    def version(self) -> int | None:
+        """Of the limits, as they are known here."""
+        words = self._words.words
+        return None if words is None else words.version
 
     def take_unheard(self, worker: str) -> Unheard:
         """They are the caller's from now on, to be told or put back. Where two exchanges of one

@@ -13,6 +13,7 @@ from headgate.stores.postgres.connection import Connection
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.parameters import named
 from headgate.stores.postgres.trouble import GRANTS
+from headgate.stores.relational.transaction import Transaction
 
 _FOLDER = Path(__file__).parent / "sql"
 VERSION = max(int(path.stem.removeprefix("schema_")) for path in _FOLDER.glob("schema_*.sql"))
@@ -47,6 +48,9 @@ BEGIN
         EXECUTE format('DROP ROUTINE %s CASCADE', old);
     END LOOP;
 END $drop$;"""
+# Whoever works has to read anew what was said of limits before it is granted anything, and finds
+# then that this is not the schema which it was made for (`refuse_other`).
+_TELL = "UPDATE headgate.counters SET value = value + 1 WHERE name = 'limits';"
 _GRANTS = """\
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};
@@ -126,7 +130,8 @@ def steps(schema: str, since: int) -> list[str]:
         f"INSERT INTO headgate.migrations (version, functions) VALUES ({VERSION}, '{digest()}')"
         " ON CONFLICT (version) DO UPDATE SET functions = excluded.functions, at = excluded.at;"
     )
-    return [*begin, *tables, _DROP_FUNCTIONS.format(schema=schema), *made, named(note, schema)]
+    made = [_DROP_FUNCTIONS.format(schema=schema), *made, named(note, schema)]
+    return [*begin, *tables, *(made if not since else [*made, named(_TELL, schema)])]
 
 
 def grants(schema: str, role: str) -> str:
@@ -207,6 +212,18 @@ def settle(database: Database) -> None:
         raise StoreVersion(
             f"{database.url}: the schema {database.schema} {found.difference}; run `headgate"
             " migrate` of the release that all programs are to use"
+        )
+
+
+def refuse_other(tx: Transaction) -> None:
+    """In a program that has the store open: is the schema still the one that it was made for?"""
+    row = tx.row(_VERSION)
+    found = (0, "") if row is None else (row["version"], row["functions"])
+    if found != (VERSION, digest()):
+        raise StoreVersion(
+            f"the schema was migrated to version {found[0]} of another release while this program"
+            f" was at work, which knows version {VERSION}: it is granted nothing any more; start"
+            " it anew in that release"
         )
 
 

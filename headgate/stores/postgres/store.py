@@ -20,6 +20,7 @@ from headgate.stores.postgres.connection import LOCK_TIMEOUT
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.exchanging import Exchanger
 from headgate.stores.postgres.transaction import Transaction
+from headgate.stores.postgres.words import OwnWords
 from headgate.stores.protocol import (
     Bell,
     Capabilities,
@@ -299,7 +300,7 @@ class PostgresStore(RelationalStore):
 
     def take_slot(self, request: SlotRequest) -> SlotRecord | None:
         group = check_group(request.group)
-        words = values.WordsCache(self._words)
+        words = OwnWords(self._words)
         if words.words is not None:
             with suppress(byhand.Undecided):
                 return byhand.take(self._db, group, request, words.words)

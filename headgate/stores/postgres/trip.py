@@ -19,7 +19,7 @@ import msgspec
 
 from headgate.backoff import grown
 from headgate.choice import Chooser, LaneKey, Taken
-from headgate.errors import StoreBusy, StoreInDoubt
+from headgate.errors import StoreBusy, StoreInDoubt, StoreVersion
 from headgate.jobs import Claimed
 from headgate.limits import Band
 from headgate.stores.postgres import acting, arrays, leases
@@ -86,14 +86,20 @@ class RoundTrip:
         """None: this worker is dead."""
         exchange, claim = self._exchange, self._claim
         self._began = time.monotonic()
+        told = exchange.finishes or exchange.passed or exchange.progress
         if claim is not None:
             claim.state.reused = False
             first = self._take_first(claim) if self._idle(claim) else None
             if first is not None:
                 return self._answer_first(claim, first)
-            self._choose(claim)
+            try:
+                self._choose(claim)
+            except StoreVersion:
+                # What has ended is told all the same, as long as the functions for that are there.
+                if not told:
+                    raise
+                self._claim = claim = None
         order = self._line.order if self._line is not None else Order()
-        told = exchange.finishes or exchange.passed or exchange.progress
         act = Act()
         if told or order.jobs or claim is None or claim.again:
             act = self._act(order)
@@ -120,7 +126,7 @@ class RoundTrip:
         there is something to choose, or nothing at all."""
         op = self._books.next_op()
         try:
-            params = (*self._look_params(claim, ()), op)
+            params = (*self._look_params(claim, ()), op, self._books.version)
             text = self._db.value(SQL.exchange.look_and_take, params)
         except StoreInDoubt:
             self._sent.append((op, self._exchange))

@@ -1,10 +1,11 @@
 -- A worker with nothing to do looks. Where all that it finds is one job that needs nothing, there
 -- is nothing to choose: it is taken at once, in the same round trip. `seen` is what `look` answers,
--- `act` what `act` does, or null.
+-- `act` what `act` does, or null. `p_version`: of the limits, as the worker knows them; a migration
+-- changes it, and whoever has not heard of that is given nothing here.
 CREATE OR REPLACE FUNCTION headgate.look_and_take(
     p_rings text[], p_worker text, p_queues text[], p_tasks text[], p_skip text[], p_cursors json,
     p_turns integer, p_lanes integer, p_wanted integer, p_heads json, p_due_since float8,
-    p_op bigint
+    p_op bigint, p_version bigint
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_seen json := headgate.look(p_rings, p_worker, p_queues, p_tasks, p_skip, p_cursors, p_turns,
@@ -21,7 +22,7 @@ BEGIN
         -- What has to be done first is left to the caller.
         AND v_seen ->> 'paused' IS NULL AND v_seen ->> 'expired' = 'false'
         AND v_seen ->> 'unrouted' = 'false'
-        AND (v_seen ->> 'version')::bigint >= 0
+        AND (v_seen ->> 'version')::bigint >= 0 AND (v_seen ->> 'version')::bigint = p_version
         AND coalesce((v_seen ->> 'next_due')::float8 > (v_seen ->> 'now')::float8, true)
     THEN
         v_act := headgate.act(
