@@ -152,8 +152,9 @@ def test_a_follow_up_under_a_cap_finds_the_room_of_who_ended_before(rig: Rig) ->
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_lost_answer_loses_nothing_of_an_idle_worker(rig: Rig, applied: bool) -> None:
-    ids = rig.submit()
     hand = rig.hand()
+    assert not hand.exchange(room=1).claimed
+    ids = rig.submit()
     with lost_answer("value", applied=applied):
         rig.store.exchange(Exchange(hand.id, claim=Claim(1, hand.tasks, hand.state)))
     assert [rig.state(id) for id in ids] == ["running" if applied else "ready"]
@@ -197,6 +198,7 @@ def test_an_idle_worker_takes_the_one_job_there_is_in_one_round_trip(
         hand.end_all()
         return counted, found
 
+    assert trips()[1] == 0, "nothing is there; what was said of limits is known from here on"
     rig.submit()
     assert trips() == (1, 1)
     rig.submit(2)
@@ -205,6 +207,8 @@ def test_an_idle_worker_takes_the_one_job_there_is_in_one_round_trip(
     rig.store.pause_queue("default", True)
     assert trips()[1] == 0
     rig.store.pause_queue("default", False)
+    assert trips()[1] == 1, "after what it had not heard of"
+    rig.submit()
     assert trips() == (1, 1)
     rig.declare(api=0)
     rig.submit(needs=need("api"))
