@@ -269,6 +269,20 @@ def test_rows_of_slots_that_nobody_has_used_for_long_are_deleted(rig: Rig) -> No
     assert slot_rows(rig, "api") == (8, 8)
 
 
+def told_alone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Notes every start and end that is told by statements of its own."""
+    alone: list[str] = []
+    for name in ("pass_one", "finish_one"):
+        real = getattr(finishing, name)
+
+        def watched(*args: Any, real: Any = real, name: str = name) -> Any:
+            alone.append(name)
+            return real(*args)
+
+        monkeypatch.setattr(finishing, name, watched)
+    return alone
+
+
 @pytest.mark.parametrize(("jobs", "copied"), [(19, False), (20, True), (1000, True)])
 def test_many_jobs_are_copied(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, jobs: int, copied: bool
@@ -290,15 +304,7 @@ def test_one_that_comes_back_does_not_make_the_others_slow(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not a plain end is told by statements of its own, and only that."""
-    alone: list[int] = []
-    for name in ("pass_one", "finish_one"):
-        real = getattr(finishing, name)
-
-        def watched(*args: Any, real: Any = real) -> Any:
-            alone.append(1)
-            return real(*args)
-
-        monkeypatch.setattr(finishing, name, watched)
+    alone = told_alone(monkeypatch)
     rig.submit(60)
     hand = rig.hand()
     claim = Claim(10, hand.tasks, hand.state, ahead={"task": 0.0001}, ahead_room=50)
@@ -312,6 +318,39 @@ def test_one_that_comes_back_does_not_make_the_others_slow(
     assert len(alone) == 3, "two ends, and that one of them had started"
     states = Counter(rig.state(one.job) for one in claimed)
     assert states == {"succeeded": 58, "scheduled": 2}
+
+
+def test_what_never_started_goes_back_together(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those of which there is more to tell."""
+    alone = told_alone(monkeypatch)
+    rig.declare(api=2)
+    rig.submit(50, needs=need("api"))
+    capped = rig.submit(1, needs=need("api"), caps=(CapUse("one", max_total=1),))
+    of_schedule = rig.submit(1, needs=need("api"), options='{"schedule":"nightly","tick":1.0}')
+    hand = rig.hand()
+    claim = Claim(2, hand.tasks, hand.state, ahead={"task": 0.0001}, ahead_room=100)
+    claimed = rig.store.exchange(Exchange(hand.id, claim=claim)).claimed
+    first, reserved = claimed[:2], claimed[2:]
+    assert [one.reserved for one in claimed] == [False] * 2 + [True] * 50
+    cancelled = reserved[7]
+    rig.store.cancel(cancelled.job, reason="not wanted")
+    other = rig.hand("other")
+    back = [Finish(one.token, "returned") for one in claimed]
+    told = rig.store.exchange(Exchange(other.id, back))
+    assert told.stale == {one.token for one in claimed}, "they are another worker's"
+    alone.clear()
+    assert not rig.store.exchange(Exchange(hand.id, back)).stale
+    assert len(alone) == 5, "two that held slots, a cancelled, a capped one and one of a schedule"
+    assert rig.held("api") == 0
+    states = {one.job: rig.state(one.job) for one in claimed}
+    assert states.pop(cancelled.job) == "cancelled"
+    assert set(states.values()) == {"ready"}
+    again = rig.store.exchange(Exchange(hand.id, claim=claim)).claimed
+    order = [one.job for one in claimed if one is not cancelled]
+    assert [(one.job, one.attempt) for one in again] == [(job, 1) for job in order]
+    assert {first[0].job, *capped, *of_schedule} <= set(order)
+    assert rig.store.exchange(Exchange(hand.id, back)).stale == {one.token for one in claimed}
+    rig.store.exchange(Exchange(hand.id, [Finish(one.token, "returned") for one in again]))
 
 
 def test_a_task_may_have_any_name(rig: Rig) -> None:

@@ -13,8 +13,9 @@ import msgspec
 from headgate.choice import LaneKey
 from headgate.errors import StoreBusy, StoreInDoubt
 from headgate.jobs import Claimed, Finish, NewJob, Refusal, Submitted
+from headgate.schedules import template
+from headgate.stores.postgres import arrays, leases, submitting
 from headgate.stores.postgres import capping as postgres_capping
-from headgate.stores.postgres import leases, submitting
 from headgate.stores.postgres.books import Books, Unheard
 from headgate.stores.postgres.connection import LOCK_TIMEOUT
 from headgate.stores.postgres.database import Database
@@ -108,11 +109,7 @@ class Exchanger:
             if name is None or leases.is_dead(tx, exchange.worker):
                 return None
             stale = finishing.pass_on(tx, exchange.worker, exchange.passed)
-            stale |= finishing.finish_all(
-                *(tx, exchange.worker, name, exchange.finishes),
-                lambda _, jobs: _submit(tx, jobs),
-                refused,
-            )
+            stale |= _end_all(tx, exchange.worker, name, exchange.finishes, refused)
             if tx.freed:
                 tx.ring("work", "room")
         return stale
@@ -183,8 +180,7 @@ class Exchanger:
             back = [row for row in rows if row[0][_RESERVED]]
             rows = [row for row in rows if not row[0][_RESERVED]]
             rows, back = rows[:room], back + rows[room:]
-            returned = [Finish(row[1], "returned") for row in back]
-            finishing.finish_all(tx, worker, "", returned, lambda _, jobs: [])
+            _end_all(tx, worker, "", [Finish(row[1], "returned") for row in back], {})
             if back:
                 tx.ring("work", "room")
         found = [
@@ -192,6 +188,30 @@ class Exchanger:
         ]
         told = {one.token for _, e in unheard for one in (*e.finishes, *e.passed)}
         return tuple(found), frozenset(told)
+
+
+def _end_all(
+    tx: Transaction,
+    worker: str,
+    name: str,
+    finishes: Sequence[Finish],
+    refused: dict[int, Refusal],
+) -> set[int]:
+    """What was never started goes back together: after a moment in which nothing could be told
+    that may be a thousand jobs, and everything else here would wait for each of them."""
+    back = [one.token for one in finishes if one.outcome == "returned" and not one.followups]
+    gone: set[int] = set()
+    if back:
+        params = {
+            "worker": worker,
+            "tokens": arrays.numbers(back),
+            "scheduled": f'"{template.SCHEDULE}"',
+        }
+        gone.update(tx.value(SQL.finish.give_back, params))
+        if gone:
+            tx.ring("work")
+    rest = [one for one in finishes if one.token not in gone]
+    return finishing.finish_all(tx, worker, name, rest, lambda _, jobs: _submit(tx, jobs), refused)
 
 
 def _plain(finish: Finish) -> bool:

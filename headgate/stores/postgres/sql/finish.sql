@@ -49,6 +49,9 @@ FROM json_array_elements(:slots::json) e,
      headgate.running r JOIN headgate.jobs j ON j.n = ANY (ARRAY[r.job])
 WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0 AND s.slot = (e ->> 1)::integer AND s.token = :owner AND r.token = :token
 
+-- name: give_back
+SELECT headgate.give_back(:worker, :tokens::bigint[], :scheduled) AS tokens
+
 -- name: insert_attempt
 INSERT INTO headgate.attempts (job, token, attempt, worker, started_at, ended_at, outcome, reason,
                                slots, error)
