@@ -287,13 +287,12 @@ class Claimer:
     def _claim(self) -> Claim | None:
         room = max(0, self._room())
         ahead_room = self._ahead_room(room)
-        # Without room for more it is a claim all the same while something is reserved: its
-        # answer says whether that still stands.
-        if self.runner is None or not (room or ahead_room or self.chains.waiting):
+        # Without room for more it is a claim all the same while something runs or is reserved: its
+        # answer says who is to stop, and whether what is reserved still stands.
+        if self.runner is None or not (room or self.chains.waiting or self.runner.running):
             return None
         places = self.runner.places()
-        if not (room or places or self.chains.waiting):
-            return None
+        wants = bool(room or places or self.chains.waiting)
         return Claim(
             room=room,
             tasks=self._tasks,
@@ -312,8 +311,9 @@ class Claimer:
             ahead_keyed=max(0, _AHEAD_KEYED * self._concurrency - self.chains.keyed),
             chains=self.chains.describe(places),
             # Where it would be made for the ends alone, the look behind it is early enough.
-            fresh=self._news and room > 0 and not (self.outbox.finishes and self.runner.running),
-            again=self.runner.running > 0,
+            fresh=self._news and not (self.outbox.finishes and self.runner.running),
+            news=self._news,
+            again=wants and self.runner.running > 0,
         )
 
     async def _round_trip(self) -> float:
@@ -364,8 +364,8 @@ class Claimer:
         for token in lost:
             self.runner.stop(token, "lease", "the slots it took over are not ours any more")
         wait = await self._act(answer, claim, sent)
-        if unseen and self._room() > 0:
-            # What is new was seen behind this round trip, and there is room for it.
+        if unseen:
+            # What is new was seen behind this round trip: act on it.
             wait = min(wait, self._unasked())
         if self._ends:
             self._tell_ends()

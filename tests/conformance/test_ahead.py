@@ -88,6 +88,25 @@ def test_the_slots_are_handed_on(rig: Rig) -> None:
     assert (again.job, again.attempt) == (d.job, 1)
 
 
+def test_the_slots_are_handed_on_twice_in_one_message(rig: Rig) -> None:
+    """As an attempt says it that asks for something before a round trip has told of those before
+    it. The end of the one in the middle frees nothing."""
+    rig.declare(api=1)
+    rig.submit(4, needs=need("api"))
+    hand = rig.hand()
+    (a,), (b, c) = parts(ask(hand, room=5, ahead_room=2).claimed)
+    links = [Passed(b.token, a.token, 0.01), Passed(c.token, b.token, 0.0)]
+    assert not rig.store.exchange(Exchange(hand.id, passed=links)).stale
+    (slot,) = rig.store.group("api")[1]
+    assert (slot.token, slot.holder) == (c.token, c.job)
+    ends = [Finish(one.token, "succeeded") for one in (a, b)]
+    assert not rig.store.exchange(Exchange(hand.id, ends)).stale
+    assert rig.held("api") == 1
+    assert rig.hand("second").claim(room=1) == []
+    assert not rig.store.exchange(Exchange(hand.id, [Finish(c.token, "succeeded")])).stale
+    assert rig.held("api") == 0
+
+
 @pytest.mark.parametrize("again", ["a", "b", "both"])
 def test_the_slots_are_handed_on_whatever_became_of_who_had_them(rig: Rig, again: str) -> None:
     """Ends that are told in another way than the plain ones, in the middle of a chain."""

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from headgate.jobs import CapUse, Finish, NewJob
+from headgate.jobs import CapUse, Claimed, Finish, NewJob
 from headgate.stores.postgres import store
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.store import PostgresStore
 from headgate.stores.postgres.transaction import Transaction
+from headgate.stores.postgres.trip import RoundTrip
 from headgate.stores.protocol import Claim, Exchange, Passed
 from headgate.stores.relational import finishing
 from tests.conformance.conftest import Hand, Rig, need
@@ -132,6 +133,87 @@ def test_slots_handed_on_in_a_lost_answer_are_handed_on_from_there(
     assert isinstance(rig.store, PostgresStore)
     assert rig.store._exchanger._books._held == {}
     assert rig.store._exchanger._books.handed._to == {}
+
+
+def handed_on(rig: Rig) -> tuple[Hand, Exchange, list[Claimed]]:
+    """One slot; a round trip in which the first of three ends, and the second runs in its slot."""
+    rig.declare(api=1)
+    rig.submit(3, needs=need("api"))
+    hand = rig.hand()
+    claim = Claim(5, hand.tasks, hand.state, ahead={"task": 0.01}, ahead_room=2)
+    claimed = rig.store.exchange(Exchange(hand.id, claim=claim)).claimed
+    first, second, _ = claimed
+    ends = [Finish(first.token, "succeeded")]
+    passed = [Passed(second.token, first.token, 0.0)]
+    return hand, Exchange(hand.id, ends, passed=passed), list(claimed)
+
+
+def nothing_is_remembered(rig: Rig) -> bool:
+    assert isinstance(rig.store, PostgresStore)
+    books = rig.store._exchanger._books
+    return (books._held, books._follows, books.handed._to) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_who_waits_for_a_slot_is_woken_whatever_was_lost_before(rig: Rig, lost: int) -> None:
+    hand, trip, (_, second, third) = handed_on(rig)
+    for n in range(lost):
+        with lost_answer(applied=n == 0):
+            rig.store.exchange(trip)
+    assert not rig.store.exchange(trip).stale
+    # As an attempt tells it that asks for something, beside the round trip.
+    assert not rig.store.exchange(Exchange(hand.id, passed=trip.passed)).stale
+    rig.store.exchange(Exchange(hand.id, [Finish(third.token, "returned")]))
+    bell = rig.store.bell("room")
+    while bell.wait(0.3):
+        """It rings when it is opened, for what may have been missed before."""
+    rig.store.exchange(Exchange(hand.id, [Finish(second.token, "succeeded")]))
+    assert bell.wait(2), "there is room"
+    bell.close()
+    assert nothing_is_remembered(rig)
+
+
+def test_what_is_told_beside_a_round_trip_is_not_remembered_for_ever(rig: Rig) -> None:
+    hand, trip, (_, second, third) = handed_on(rig)
+    assert not rig.store.exchange(trip).stale
+    with lost_answer():
+        rig.store.exchange(Exchange(hand.id, passed=trip.passed))
+    ends = [Finish(second.token, "succeeded"), Finish(third.token, "returned")]
+    assert not rig.store.exchange(Exchange(hand.id, ends)).stale
+    assert nothing_is_remembered(rig)
+
+
+def test_a_dead_worker_is_not_remembered(rig: Rig) -> None:
+    hand, trip, (_, _, third) = handed_on(rig)
+    with lost_answer(applied=False):
+        rig.store.exchange(trip)
+    rig.store.declare_dead(hand.id, "killed")
+    told = rig.store.exchange(
+        Exchange(hand.id, [*trip.finishes, Finish(third.token, "returned")], passed=trip.passed)
+    )
+    assert told.dead
+    assert nothing_is_remembered(rig)
+
+
+def test_an_end_that_was_accepted_is_not_called_stale(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is declared dead in the middle of an exchange."""
+    rig.submit(2)
+    hand = rig.hand()
+    a, b = hand.claim(room=2)
+    real = RoundTrip.run
+
+    def too_late(trip: RoundTrip) -> Any:
+        rig.store.declare_dead(hand.id, "killed")
+        return real(trip)
+
+    monkeypatch.setattr(RoundTrip, "run", too_late)
+    ends = [Finish(a.token, "retry", delay=60.0), Finish(b.token, "succeeded")]
+    hand.running.clear()
+    told = rig.store.exchange(Exchange(hand.id, ends))
+    assert (told.dead, told.stale) == (True, {b.token})
+    assert [rig.state(one.job) for one in (a, b)] == ["scheduled", "ready"]
 
 
 def test_a_follow_up_under_a_cap_finds_the_room_of_who_ended_before(rig: Rig) -> None:

@@ -88,7 +88,9 @@ class Books:
 
     def moved(self, owner: int, token: int) -> None:
         """The store knows the slots by another name."""
-        self._held[token] = self._held.pop(owner, ())
+        # Told again, after a lost answer or by two at once, it has moved already.
+        if owner in self._held:
+            self._held[token] = self._held.pop(owner)
 
     def freed_by(self, exchange: Exchange) -> Counter[str]:
         """The units that this round trip gives back."""
@@ -106,16 +108,18 @@ class Books:
         for passed in exchange.passed:
             self._follows.pop(passed.token, None)
             if passed.owner is not None:
-                self._held[passed.token] = self._held.pop(passed.owner, ())
+                self.moved(passed.owner, passed.token)
         for finish in exchange.finishes:
             self._held.pop(finish.token, None)
             self._follows.pop(finish.token, None)
 
-    def forget(self, tokens: Iterable[int]) -> None:
+    def forget(self, tokens: Collection[int]) -> None:
         """Attempts of which no worker ever hears."""
         for token in tokens:
             self._held.pop(token, None)
+            self._follows.pop(token, None)
             self.capped.pop(token, None)
+        self.handed.forget(tokens)
 
     def followed(self, token: int) -> str | None:
         """What an attempt held in slots that were never under its name."""

@@ -4,7 +4,7 @@ round trip."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,16 +61,16 @@ class Exchanger:
         told = replace(exchange, claim=None) if found else exchange
         stale: set[int] = set()
         refused: dict[int, Refusal] = {}
-        if not all(_plain(finish) for finish in exchange.finishes):
+        if _linked(told.passed) or not all(_plain(finish) for finish in told.finishes):
             in_full, told = _split(told)
             outcome = self._finish_in_full(in_full, refused, unheard)
             if outcome is None:
-                return _dead(exchange)
+                return self._dead(exchange)
             stale |= outcome
         ended = self._capped(told)
         answer = RoundTrip(self._books, self._db, told, unheard).run()
         if answer is None:
-            return _dead(exchange)
+            return self._dead(told, stale)
         if ended or self._books.starts:
             answer = self._make_room(answer, ended)
         # What a lost answer had told already is told again here, and is no news.
@@ -82,6 +82,13 @@ class Exchanger:
             claimed=found + answer.claimed,
             more=answer.more or bool(found),
         )
+
+    def _dead(self, exchange: Exchange, stale: Iterable[int] = ()) -> Exchanged:
+        """All that this says is said of attempts that are no longer the worker's."""
+        told = [one.token for one in (*exchange.passed, *exchange.finishes, *exchange.progress)]
+        owners = [one.owner for one in exchange.passed if one.owner is not None]
+        self._books.forget([*told, *owners])
+        return Exchanged(stale=frozenset((*told, *stale)), dead=True)
 
     def _finish_in_full(
         self, exchange: Exchange, refused: dict[int, Refusal], sent: Unheard
@@ -183,6 +190,7 @@ class Exchanger:
             _end_all(tx, worker, "", [Finish(row[1], "returned") for row in back], {})
             if back:
                 tx.ring("work", "room")
+        self._books.forget([row[1] for row in back])
         found = [
             self._books.claimed(LaneKey(*where[:_RESERVED]), None, row) for where, *row in rows
         ]
@@ -228,19 +236,23 @@ def _split(exchange: Exchange) -> tuple[Exchange, Exchange]:
         rest = replace(exchange, finishes=(), passed=())
         return Exchange(exchange.worker, exchange.finishes, passed=exchange.passed), rest
     tokens = {finish.token for finish in others}
+    linked = _linked(exchange.passed)
     early: list[Passed] = []
     late: list[Passed] = []
     for one in exchange.passed:
-        (early if one.token in tokens or one.owner in tokens else late).append(one)
+        first = linked or one.token in tokens or one.owner in tokens
+        (early if first else late).append(one)
     return (
         Exchange(exchange.worker, others, passed=early),
         replace(exchange, finishes=plain, passed=late),
     )
 
 
-def _dead(exchange: Exchange) -> Exchanged:
-    told = (*exchange.passed, *exchange.finishes, *exchange.progress)
-    return Exchanged(stale=frozenset(one.token for one in told), dead=True)
+def _linked(passed: Sequence[Passed]) -> bool:
+    """Are the same slots handed on twice? `act` hands all on at once: it would see the second time
+    what was there before the first, and leave them with the one in the middle. When that one's end
+    is told, they would be free, and somebody runs in them."""
+    return not {one.owner for one in passed}.isdisjoint(one.token for one in passed)
 
 
 def _submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:

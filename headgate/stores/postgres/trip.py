@@ -276,7 +276,9 @@ class RoundTrip:
         behind: tuple[str, tuple[Any, ...]] | None = None
         heads: str | None = None
         if claim is not None and claim.again:
-            heads = self._view.heads if self._view is not None else None
+            # From where the last look began, unless what is new would not be seen so.
+            whole = claim.news and claim.state.reused
+            heads = self._view.heads if self._view is not None and not whole else None
             behind = SQL.exchange.look, self._look_params(claim, rings, heads)
         elif rings:
             behind = SQL.exchange.ring, (arrays.texts(rings),)

@@ -80,6 +80,8 @@ class Claim:
     """How many of those may belong to a key; None: all."""
     chains: Mapping[str, Chain] = field(default_factory=dict[str, Chain])
     """By `Claimed.chain`, what this worker runs and has reserved."""
+    news: bool = False
+    """Something may have changed since the last look: the one behind this is a whole one."""
     fresh: bool = True
     """Look at the line as it is now. False: nothing was heard of since the last round trip, so
     what the store saw at its end will do."""

@@ -8,7 +8,7 @@ store would free them, while code runs in them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from headgate.stores.protocol import Exchange, Passed
@@ -35,8 +35,15 @@ class Handed:
 
     def heard(self, exchange: Exchange) -> None:
         """Nobody will name again whose end is known."""
-        for finish in exchange.finishes if self._to else ():
-            self._to.pop(finish.token, None)
+        if self._to:
+            self.forget([finish.token for finish in exchange.finishes])
+
+    def forget(self, tokens: Collection[int]) -> None:
+        ended = set(tokens)
+        for owner, token in list(self._to.items()):
+            # Who ended in slots that it had taken over: whose they were before is past as well.
+            if owner in ended or token in ended:
+                self._to.pop(owner, None)
 
     def names(self, owner: int | None) -> list[int]:
         """Under whose names the slots of this one may be, the first name first."""
