@@ -28,8 +28,8 @@ def run(place: Place) -> dict[str, float]:
             measured["submit to start, idle workers"] = submitted(fleet, samples)
             measured["release to the next start"] = released(fleet, max(20, samples // 4))
             cpu = idling(fleet, idle)
-        with workers(place.folder, url, "--loop", "uvloop", count=2) as fleet:
-            measured["submit to start, idle workers, uvloop"] = submitted(fleet, samples)
+        with workers(place.folder, url, "--loop", "asyncio", count=2) as fleet:
+            measured["submit to start, idle workers, asyncio"] = submitted(fleet, samples)
         with workers(place.folder, url, count=2) as fleet:
             measured["end of a 1 ms job to the next, limit 1"] = handed_over(fleet, samples)
     cuts = {name: statistics.quantiles(times, n=100) for name, times in measured.items()}

@@ -40,11 +40,11 @@ def run(place: Place) -> dict[str, float]:
     rows: list[list[str]] = []
     told: list[str] = []
     for name, kinds, loop in (
-        ("one lane", lane, "asyncio"),
-        ("one lane, uvloop", lane, "uvloop"),
-        ("one lane, in threads", threads, "asyncio"),
-        (f"{TENANTS} tenants", tenants, "asyncio"),
-        (f"{TENANTS} tenants, uvloop", tenants, "uvloop"),
+        ("one lane", lane, "auto"),
+        ("one lane, asyncio", lane, "asyncio"),
+        ("one lane, in threads", threads, "auto"),
+        (f"{TENANTS} tenants", tenants, "auto"),
+        (f"{TENANTS} tenants, asyncio", tenants, "asyncio"),
     ):
         spans = measure(place, kinds, loop)
         # While everybody still has jobs waiting, and all workers are there.

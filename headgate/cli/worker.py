@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     help="Whether jobs stop before a lease ends that cannot be renewed, or run on.",
 )  # fmt: skip
 @click.option(
-    "--loop", type=click.Choice(["asyncio", "uvloop"]), default="asyncio", show_default=True,
-    help="The event loop of each process; uvloop is faster, and comes with headgate[uvloop].",
+    "--loop", type=click.Choice(["auto", "asyncio", "uvloop"]), default="auto", show_default=True,
+    help="The event loop of each process; auto: uvloop, which is faster and comes with"
+    " headgate[uvloop], where it is installed.",
 )  # fmt: skip
 @click.option(
     "--no-scheduler",

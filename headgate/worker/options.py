@@ -14,7 +14,7 @@ DEFAULT_CONCURRENCY = 10
 DEFAULT_SHUTDOWN_TIMEOUT = 30.0
 DEFAULT_GRACE = 5.0
 
-EventLoop = Literal["asyncio", "uvloop"]
+EventLoop = Literal["auto", "asyncio", "uvloop"]
 """In which event loop a worker process runs."""
 
 OnLeaseLost = Literal["stop", "continue"]
@@ -47,8 +47,8 @@ class WorkerOptions:
     """Seconds between SIGTERM and SIGKILL for an isolated task that must stop."""
     on_lease_lost: OnLeaseLost = "stop"
     """`continue`: jobs run on, though their slots may be given to others by then."""
-    loop: EventLoop = "asyncio"
-    """`uvloop`: faster, where it is installed."""
+    loop: EventLoop = "auto"
+    """`auto`: uvloop, which is faster, where it is installed."""
     scheduler: bool = True
     """False: it does not submit what is scheduled; others do."""
     url: str | None = None
@@ -120,7 +120,7 @@ def _check_otel() -> None:
 
 def _check_loop(loop: object) -> None:
     if loop not in get_args(EventLoop):
-        raise ConfigError(f"--loop must be 'asyncio' or 'uvloop', got {loop!r}")
+        raise ConfigError(f"--loop must be 'auto', 'asyncio' or 'uvloop', got {loop!r}")
     if loop == "uvloop" and find_spec("uvloop") is None:
         raise ConfigError("--loop uvloop needs uvloop: install headgate[uvloop]")
 

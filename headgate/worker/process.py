@@ -19,6 +19,7 @@ import logging
 import signal
 import socket
 from collections.abc import Coroutine, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from headgate.clock import Clock
@@ -204,7 +205,7 @@ class Process:
 
 
 def _new_loop(kind: EventLoop) -> asyncio.AbstractEventLoop:
-    if kind == "uvloop":
+    if kind == "uvloop" or (kind == "auto" and find_spec("uvloop") is not None):
         import uvloop
 
         return uvloop.new_event_loop()

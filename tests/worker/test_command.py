@@ -6,6 +6,7 @@ import pytest
 
 from headgate.errors import ConfigError
 from headgate.worker.options import WorkerOptions
+from headgate.worker.process import _new_loop
 from tests.worker import sample
 from tests.worker.site import Site, wait_until
 
@@ -190,8 +191,16 @@ def test_uvloop_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         WorkerOptions("m:a", loop="uvloop").checked()
 
 
+def test_asyncio_where_uvloop_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.worker.process.find_spec", lambda _: None)
+    loop = _new_loop("auto")
+    assert type(loop).__module__ == "asyncio.unix_events"
+    loop.close()
+
+
 @pytest.mark.parametrize(
-    ("loop", "module"), [("asyncio", "asyncio.unix_events"), ("uvloop", "uvloop")]
+    ("loop", "module"),
+    [("asyncio", "asyncio.unix_events"), ("uvloop", "uvloop"), ("auto", "uvloop")],
 )
 def test_the_event_loop_that_was_chosen(site: Site, loop: str, module: str) -> None:
     """It runs every kind of task, and survives what a job throws through it."""
