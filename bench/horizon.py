@@ -246,13 +246,21 @@ def side_by_side(place: Place, pin: Pinner) -> dict[str, Course]:
         try:
             return case(replace(place, folder=folder), task, pin, together)
         except BaseException:
-            _stopped.set()  # the other threads end too, and what they have started with them
-            together.abort()
+            stop()
             raise
+
+    def stop() -> None:
+        """The threads end, and what they have started with them."""
+        _stopped.set()
+        together.abort()
 
     with ThreadPoolExecutor(len(cases)) as threads:
         found = {name: threads.submit(one, name, *what) for name, what in cases.items()}
-        return {name: future.result() for name, future in found.items()}
+        try:
+            return {name: future.result() for name, future in found.items()}
+        except BaseException:  # this process is told to stop, too
+            stop()
+            raise
 
 
 def run(place: Place) -> dict[str, float]:
