@@ -74,8 +74,8 @@ def _must_exist(url: str, hint: str) -> None:
 
     if not exists(url):
         raise StoreUnavailable(
-            f"there is no store at {shown(url)}: a worker or a submit makes it; if it is"
-            " elsewhere, say where with --url, HEADGATE_URL or headgate.toml"
+            f"there is no store at {shown(url)}: a worker, a submit or `headgate migrate` makes it;"
+            " if it is elsewhere, say where with --url, HEADGATE_URL or headgate.toml"
             f"{hint}"
         )
 

@@ -141,7 +141,9 @@ def held_of(record: LimitRecord) -> str:
 def _held(record: LimitRecord, now: float) -> list[tuple[str, object]]:
     """Who holds it; of a rate, which nobody holds, what has started and when the next may."""
     if record.pace is None:
-        return [("held", f"{record.held:,} units by {record.holders:,} holders")]
+        units = "unit" if record.held == 1 else "units"
+        holders = "holder" if record.holders == 1 else "holders"
+        return [("held", f"{record.held:,} {units} by {record.holders:,} {holders}")]
     from headgate.why import age, pace, period
 
     told: list[tuple[str, object]] = [

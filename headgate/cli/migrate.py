@@ -19,8 +19,9 @@ from headgate.cli.frame import Frame, Verb, pass_frame
 )  # fmt: skip
 @pass_frame
 def migrate(frame: Frame, sql: bool, since: int, grant: tuple[str, ...]) -> None:
-    """Make or upgrade the schema of a PostgreSQL store, or the ledger of a bucket. Run it before
-    the programs of a new version; several at once do no harm.
+    """Make or upgrade the schema of a PostgreSQL store, or the ledger of a bucket. Run it after the
+    workers of the old version were stopped, and before those of the new one are started; several at
+    once do no harm.
 
     \b
     headgate migrate --url postgresql://owner@db/app --grant app_worker

@@ -36,7 +36,7 @@ def list_queues(frame: Frame) -> None:
         frame.print_json({"queues": [data.queue(queue) for queue in found]})
         return
     if not found:
-        show.note("no queue has had a job yet")
+        show.note("no job waits or runs in any queue, and none is paused")
         return
     now = store.now()
     rows = [

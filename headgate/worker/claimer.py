@@ -347,6 +347,8 @@ class Claimer:
             self._under_way = False
             if self._app.meter is not None:
                 self._app.meter.round_trip(self._last - sent, claimed)
+        if self._failures:
+            log.info("the store answers again, after %d tries", self._failures)
         self._failures = 0
         lost = self.outbox.accepted(load, answer.stale)
         self._settler.heard()

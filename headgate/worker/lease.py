@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from headgate.backoff import worth_telling
 from headgate.clock import Clock
 from headgate.errors import StoreError
 from headgate.stores.protocol import Store
@@ -76,6 +77,8 @@ class Lease:
     sent: float
     dead: bool = False
     """The store said that the lease has ended: it cannot be had back."""
+    failures: int = 0
+    """Renewals in a row that the store did not answer."""
 
 
 class Renewer:
@@ -141,9 +144,14 @@ class Renewer:
         try:
             alive = self._store.renew(lease.worker)
         except StoreError as error:
-            log.warning("the lease of worker %s was not renewed: %s", lease.worker, error)
+            lease.failures += 1
+            if worth_telling(lease.failures):
+                log.warning("the lease of worker %s was not renewed: %s", lease.worker, error)
             self._failed(lease)
             return False
+        if lease.failures:
+            log.info("the store answers again about the lease of worker %s", lease.worker)
+            lease.failures = 0
         if alive:
             lease.sent = sent
         else:

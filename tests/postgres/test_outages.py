@@ -68,8 +68,23 @@ def check_all_done_once(site: Site, jobs: list[JobHandle[int]]) -> None:
 def test_the_server_is_restarted(server: OwnServer, site: Site, how: signal.Signals) -> None:
     jobs = busy(site)
     server.stop(how)
+    wait_until(lambda: "the store refused a round trip" in site.trees[0].output())
     server.start()
     check_all_done_once(site, jobs)
+    assert "the store answers again" in site.trees[0].output()
+    assert site.trees[0].stop() == 0
+
+
+def test_there_is_no_connection_to_be_had_for_a_while(server: OwnServer, site: Site) -> None:
+    jobs = busy(site)
+    server.run(
+        "ALTER DATABASE work ALLOW_CONNECTIONS false",
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'work'",
+    )
+    wait_until(lambda: "not currently accepting connections" in site.trees[0].output())
+    server.run("ALTER DATABASE work ALLOW_CONNECTIONS true")
+    check_all_done_once(site, jobs)
+    assert "the store answers again" in site.trees[0].output()
     assert site.trees[0].stop() == 0
 
 

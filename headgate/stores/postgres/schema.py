@@ -181,6 +181,7 @@ def migrate(database: Database, roles: Sequence[str] = ()) -> Found:
             # Read under the lock: another process may have migrated meanwhile.
             found = look(connection, schema)
             refuse_foreign(database, found)
+            refuse_closed(database, found)
             if not found.current:
                 refuse_helpless(database, found)
                 for step in steps(schema, found.version):
@@ -201,10 +202,7 @@ def settle(database: Database) -> None:
     with database.session() as connection:
         found = look(connection, database.schema)
     refuse_foreign(database, found)
-    if found.there and not found.usable:
-        raise StoreError(
-            f"{database.url}: this role may not use the schema {database.schema}; {GRANTS}"
-        )
+    refuse_closed(database, found)
     if not found.version:
         refuse_helpless(database, found)
         migrate(database)
@@ -247,6 +245,13 @@ def refuse_foreign(database: Database, found: Found) -> None:
         raise StoreVersion(
             f"{database.url}: the schema {database.schema} holds tables of another program; name"
             " another one with ?schema= in the url"
+        )
+
+
+def refuse_closed(database: Database, found: Found) -> None:
+    if found.there and not found.usable:
+        raise StoreError(
+            f"{database.url}: this role may not use the schema {database.schema}; {GRANTS}"
         )
 
 
