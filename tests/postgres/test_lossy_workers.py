@@ -23,7 +23,7 @@ from tests.stores import store_url
 from tests.worker.site import wait_until
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
-JOBS = 500 if FULL else 80
+JOBS = 500 if FULL else 150
 LOST = 0.1
 LIMITS = {"host-a": 2, "host-b": 1, "gpu": 4, "key/0": 1, "key/1": 1, "key/2": 1}
 
@@ -151,7 +151,7 @@ def test_workers_that_do_not_hear_every_answer(
             worker.stop()
         for thread in threads:
             thread.join(30)
-    assert min(wire.lost["done"], wire.lost["not done"]) >= 10, "it was put to the test"
+    assert min(wire.lost["done"], wire.lost["not done"]) >= 3, "it was put to the test"
     assert floor.over == []
     assert {app.get_job(job.id).state for job in jobs} == {"succeeded"}
     assert set(floor.ended.values()) == {1}
