@@ -1,7 +1,10 @@
-"""Cancel or retry many jobs: count them, ask, then act with a progress bar."""
+"""Cancel or retry many jobs: count them, ask, then act with a progress bar.
+
+They are found in steps, state by state, each of which looks at some thousand jobs."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -18,9 +21,15 @@ if TYPE_CHECKING:
     from headgate.stores.protocol import Store
 
 PAGE = 500
-COUNTED = 1_000_000
+COUNTED = 10_000
+"""So many are counted before the question; all are acted on."""
+PASSES = 5
 BAR_FROM = 100
 SHOWN = 20
+
+
+_ORDER = ("scheduled", "ready", "running", "failed", "cancelled", "succeeded")
+_MOVING = frozenset(("scheduled", "ready", "running"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +75,49 @@ def act(
 
 
 def _preview(frame: Frame, store: Store, action: Action, filter: JobFilter, yes: bool) -> list[str]:
-    count = store.count(filter, COUNTED)
-    if not count:
-        return []
-    jobs = f"{'at least ' if count >= COUNTED else ''}{_jobs(count)}"
-    if not yes:
+    # What is created from now on is not meant.
+    rest = _ids(store, replace(filter, until=filter.until or store.now()))
+    found = [] if yes else list(itertools.islice(rest, COUNTED + 1))
+    if found:
+        more = len(found) > COUNTED
+        jobs = f"{'more than ' if more else ''}{_jobs(min(len(found), COUNTED))}"
         if not sys.stdin.isatty():
             raise click.UsageError(
                 f"this would {action.verb} {jobs}; nobody is here to confirm: add --yes"
             )
         click.confirm(f"{action.verb} {jobs}?", abort=True, err=True)
-    # The ids are read before the first change: acting moves jobs out of the filter, and pages
-    # read meanwhile would miss some. What is created from now on is not meant.
-    return list(_pages(store, replace(filter, until=filter.until or store.now())))
+    # The ids are read before the first change: acting moves jobs into other states, where they
+    # would be met again.
+    return found + list(rest)
 
 
-def _pages(store: Store, filter: JobFilter) -> Iterator[str]:
+def _ids(store: Store, filter: JobFilter) -> Iterator[str]:
+    """Each once. While one state is read, a job may leave another that has not been read for one
+    that has (it ran, and waits for its next attempt): what is not over is read again, until
+    nothing new is found."""
+    seen: set[str] = set()
+    for _ in range(PASSES):
+        before = len(seen)
+        for state in sorted(filter.states, key=_ORDER.index):
+            for id in _of_state(store, replace(filter, states=frozenset((state,)))):
+                if id not in seen:
+                    seen.add(id)
+                    yield id
+        if len(seen) == before or not filter.states & _MOVING:
+            return
+
+
+def _of_state(store: Store, filter: JobFilter) -> Iterator[str]:
+    from headgate.stores.glances import glancing
+
     after: str | None = None
-    while page := store.find(filter, PAGE, after):
-        yield from (job.id for job in page)
-        after = page[-1].id
+    while True:
+        with glancing(0.0, texts=False):
+            page = store.browse(filter, PAGE, after)
+        yield from (job.id for job in page.jobs)
+        after = page.after
+        if after is None:
+            return
 
 
 def _each(frame: Frame, store: Store, action: Action, ids: list[str]) -> Outcome:

@@ -14,7 +14,7 @@ from headgate.cli.output import output
 
 if TYPE_CHECKING:
     from headgate.jobs import AttemptRecord, JobFilter, JobRecord
-    from headgate.stores.protocol import Why
+    from headgate.stores.protocol import Store, Why
 
 STATES = ("scheduled", "ready", "running", "succeeded", "failed", "cancelled")
 MOST = 1_000_000
@@ -76,30 +76,27 @@ jobs.add_command(output)
 @click.option(
     "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, help="At most."
 )
-@click.option("--after", metavar="ID", help="Go on after this job of the page before.")
+@click.option("--after", metavar="ID|PLACE", help="Go on where the page before said.")
 @pass_frame
 def list_jobs(frame: Frame, limit: int, after: str | None, **chosen: Any) -> None:
     """Jobs, newest first.
+
+    One listing looks at 5,000 jobs, or --limit if that is more; where that was not all it says
+    so, and --after goes on. Where more are in the states asked for, they come state by state.
 
     \b
     headgate jobs ls --state failed --since 2h
     headgate jobs ls --group tenant/acme --json
     """
     from headgate.cli import data, show
-    from headgate.errors import JobNotFound
 
     store = frame.store()
-    if after is not None and store.job(after) is None:
-        raise JobNotFound(
-            f"--after {after!r} names no job: take the id that the page before gave, or leave it"
-        )
-    found = store.find(make_filter(**chosen), limit, after)
+    found, more = _listed(store, make_filter(**chosen), limit, after)
     if frame.as_json:
-        more = found[-1].id if len(found) == limit else None
         frame.print_json({"jobs": [data.job(job) for job in found], "after": more})
         return
     if not found:
-        show.note("no such jobs")
+        show.note("no such jobs" if more is None else _so_far("no", chosen, limit, more))
         return
     now = store.now()
     rows = [
@@ -114,8 +111,35 @@ def list_jobs(frame: Frame, limit: int, after: str | None, **chosen: Any) -> Non
         for job in found
     ]
     show.table(frame, ["id", "task", "state", "queue", "tries>", "time"], rows)
-    if len(found) == limit:
-        show.note(f"more: --after {found[-1].id}")
+    if more is not None:
+        full, count = len(found) == limit, f"{len(found):,}"
+        show.note(f"more: --after {more}" if full else _so_far(count, chosen, limit, more))
+
+
+def _listed(
+    store: Store, filter: JobFilter, limit: int, after: str | None
+) -> tuple[list[JobRecord], str | None]:
+    """The jobs, and where to go on. Who asks for more than one page looks at is given more pages,
+    but no more than that needs where every job fits."""
+    from headgate.stores.protocol import LOOKED_AT
+
+    found: list[JobRecord] = []
+    for _ in range(1 + (limit - 1) // LOOKED_AT):
+        page = store.listing(filter, limit - len(found), after)
+        found += page.jobs
+        after = page.after
+        if after is None or len(found) == limit:
+            break
+    return found, after
+
+
+def _so_far(count: str, chosen: dict[str, Any], limit: int, more: str) -> str:
+    from headgate.stores.protocol import LOOKED_AT
+
+    looked = (1 + (limit - 1) // LOOKED_AT) * LOOKED_AT
+    hint = "" if chosen["state"] else " (what waits is found at once with --state ready)"
+    such = "such job" if count == "1" else "such jobs"
+    return f"{count} {such} among the {looked:,} looked at; there may be more: --after {more}{hint}"
 
 
 @jobs.command("show", cls=Verb)

@@ -22,6 +22,7 @@ def removed_runs(store: Store, jobs: Collection[str]) -> dict[str, list[JobRecor
     names -= {task for one in store.workers() if one.state != "dead" for task in one.tasks}
     waiting = frozenset(("ready", "scheduled"))
     found = {
-        name: store.find(JobFilter(task=name, states=waiting), limit=MOST) for name in sorted(names)
+        name: list(store.listing(JobFilter(task=name, states=waiting), limit=MOST).jobs)
+        for name in sorted(names)
     }
     return {name: runs for name, runs in found.items() if runs}

@@ -66,12 +66,12 @@ def _of(
     after: str | None = None
     looked = 0
     while len(found) <= MOST and looked < LOOKED:
-        page = store.find(wanted, limit=PAGE, after=after)
-        found += [job for job in page if job.task in scheduled.jobs]
-        looked += len(page)
-        if len(page) < PAGE:
+        page = store.browse(wanted, limit=PAGE, after=after)
+        found += [job for job in page.jobs if job.task in scheduled.jobs]
+        looked += len(page.jobs)
+        after = page.after
+        if after is None:
             break
-        after = page[-1].id
     told = found[:MOST]
     whole = len(told) == len(found) and looked < LOOKED
     more = () if whole else (f"there may be more: see headgate jobs ls --state {state}",)

@@ -18,11 +18,12 @@ def left_over(
 ) -> list[str]:
     """Lines for the user: the jobs that this worker did not run, by task and cause."""
     waiting = JobFilter(states=frozenset(("ready", "scheduled")))
-    jobs = store.find(waiting, limit=_LOOKED_AT)
+    page = store.listing(waiting, limit=_LOOKED_AT)
+    jobs = page.jobs
     if not jobs:
         return []
     causes = Counter((job.task, _cause(store, job, tasks, queues, closed)) for job in jobs)
-    more = store.count(waiting) > len(jobs)
+    more = page.after is not None
     many = f"{'more than ' if more else ''}{len(jobs)} job{'' if len(jobs) == 1 else 's'}"
     lines = [f"left: {many} that could not run here"]
     lines += [f"left: {n} of task {task!r}: {why}" for (task, why), n in causes.most_common(20)]

@@ -6,8 +6,10 @@ import pytest
 from conftest import Command
 from hands import Hands, job, publish
 
-from headgate.jobs import Failure, Finish, JobFilter
+from headgate.cli import bulk
+from headgate.jobs import Failure, Finish, JobFilter, State
 from headgate.stores.protocol import Store
+from headgate.stores.relational import searching
 
 
 @pytest.fixture
@@ -58,6 +60,40 @@ def test_ls_goes_on_after_a_page(headgate: Command, some: list[str]) -> None:
     second = headgate("jobs", "ls", "--limit", "2", "--after", first["after"], "--json").json
     assert [job["id"] for job in first["jobs"] + second["jobs"]] == some[::-1]
     assert second["after"] is None
+
+
+def test_ls_says_where_it_stopped(
+    headgate: Command, some: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "LOOK", 1)
+    nothing = headgate("jobs", "ls", "--task", "mail")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "no such jobs among the 5,000 looked at" in nothing.err
+    assert f"--after {some[2]}" in nothing.err
+    assert headgate("jobs", "ls", "--task", "mail", "--json").json == {
+        "jobs": [], "after": some[2],
+    }  # fmt: skip
+    one = headgate("jobs", "ls", "--task", "mail", "--after", some[2])
+    assert some[1] in one.out
+    assert "1 such job among the 5,000 looked at" in one.err
+    assert f"may be more: --after {some[1]}" in one.err
+    last = headgate("jobs", "ls", "--task", "mail", "--after", some[0])
+    assert last.err == "no such jobs\n"
+
+
+def test_ls_goes_through_a_state_of_which_there_are_many(
+    headgate: Command, some: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "LOOK", 2)
+    flags = ["--state", "ready", "--state", "running", "--json"]
+    first = headgate("jobs", "ls", *flags).json
+    assert first["after"].startswith("ready:")
+    second = headgate("jobs", "ls", *flags, "--after", first["after"]).json
+    assert second["after"] is None
+    assert {job["id"] for job in first["jobs"] + second["jobs"]} == set(some)
+    refused = headgate("jobs", "ls", "--state", "failed", "--after", first["after"])
+    assert refused.code == 2
+    assert "is no place in this list" in refused.err
 
 
 def test_flags_come_from_the_environment_too(headgate: Command, some: list[str]) -> None:
@@ -118,6 +154,34 @@ def test_cancel_tells_running_jobs(headgate: Command, store: Store, some: list[s
     done = headgate("jobs", "cancel", "--state", "running", "--yes")
     assert done.out == "1 job running: told to stop\n"
     assert "was asked for" in headgate("jobs", "why", claimed.job).out
+
+
+def test_bulk_acts_on_all_in_steps(
+    headgate: Command, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "LOOK", 3)
+    monkeypatch.setattr(bulk, "PAGE", 2)
+    monkeypatch.setattr(bulk, "COUNTED", 4)
+    store.submit([job("mail", turn=str(n % 3)) for n in range(8)])
+    store.submit([job("mail", delay=1e5) for _ in range(5)])
+    others = [done.id for done in store.submit([job("resize") for _ in range(5)])]
+    refused = headgate("jobs", "cancel", "--task", "mail")
+    assert "this would cancel more than 4 jobs" in refused.err
+    done = headgate("jobs", "cancel", "--task", "mail", "--yes")
+    assert (done.code, done.out) == (0, "13 jobs cancelled\n")
+    again = headgate("jobs", "retry", "--state", "cancelled", "--yes")
+    assert (again.code, again.out) == (0, "13 jobs sent back\n")
+    assert {store.job(id).state for id in others} == {"ready"}  # type: ignore[union-attr]
+
+
+def test_bulk_misses_no_job_that_moves_meanwhile(store: Store, some: list[str]) -> None:
+    hands = Hands(store, "mail")
+    (claimed,) = hands.claim()
+    states: frozenset[State] = frozenset(("ready", "scheduled", "running"))
+    ids = bulk._ids(store, JobFilter(states=states))
+    found = [next(ids)]  # those that are scheduled have been read, and there was none
+    hands.finish(Finish(claimed.token, "retry", delay=1e5))
+    assert sorted([*found, *ids]) == sorted(some)
 
 
 def test_bulk_needs_a_yes(headgate: Command, store: Store, some: list[str]) -> None:

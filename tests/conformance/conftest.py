@@ -60,10 +60,10 @@ STORES: dict[str, Callable[[Path], str]] = {
 # The same code by another way, or on another version of the server: a part of the suite each.
 ALSO = {
     "memory": {"test_life", "test_from_outside", "test_ahead", "test_slots", "test_turns"},
-    "pgbouncer": {"test_life", "test_from_outside", "test_queues", "test_ahead"},
+    "pgbouncer": {"test_life", "test_from_outside", "test_queues", "test_ahead", "test_listings"},
     "postgres-system": {"test_life", "test_slots", "test_turns"},
     "bucket-server": {"test_slots", "test_queues"},
-    "bucket-shards": {"test_life", "test_from_outside", "test_queues"},
+    "bucket-shards": {"test_life", "test_from_outside", "test_queues", "test_listings"},
 }
 
 

@@ -16,7 +16,7 @@ from headgate.stores.protocol import (
     SlotRequest,
     TaskSpec,
 )
-from headgate.stores.relational import watching
+from headgate.stores.relational import searching, watching
 from tests.conformance.conftest import Rig, need, share
 
 
@@ -149,7 +149,7 @@ def test_ends_are_counted_by_span_and_listed(rig: Rig) -> None:
 def test_a_search_goes_through_all_there_is_in_bounded_pages(
     rig: Rig, state: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "LOOK", 3)
+    monkeypatch.setattr(searching, "LOOK", 3)
     hand = rig.hand()
     done = rig.submit(8, args='{"a": "this one"}')
     for n, claimed in enumerate(hand.claim(4)):

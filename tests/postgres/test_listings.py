@@ -1,17 +1,71 @@
-"""Looking is cheap and never an error of the database, whatever is asked for."""
+"""Looking is cheap and never an error of the database, whatever is asked for.
+
+What a listing reads does not grow with the number of jobs: as the server counted it, with
+statistics and without.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
+import psycopg
 import pytest
+from click.testing import CliRunner
+from psycopg import sql
 
+from headgate.cli import root
 from headgate.errors import InvalidArguments, JobNotFound
-from headgate.jobs import JobFilter, NewJob
+from headgate.jobs import Claimed, Finish, JobFilter, NewJob
+from headgate.limits import Need, Needs
 from headgate.stores import open_store
-from headgate.stores.protocol import Store
+from headgate.stores.postgres.url import parse
+from headgate.stores.protocol import (
+    Claim,
+    Exchange,
+    NewWorker,
+    Publication,
+    Store,
+    TaskSpec,
+)
+from headgate.turns import ClaimState
+from tests.postgres.server import Server
+from tests.web.load import fill_postgres
 
 NO_IDS = ["x", "", "a\0b", "é" * 40, "'; --", "ABCDEF00-0000-7000-8000-000000000001", "{0}"]
+ENDED = 50_000
+LINE = 12_000
+HOLDERS, KEYS = 1000, 10_000
+BOUND = 26_000
+"""Rows, for one listing: the few things that it looks up of each of the 5,000 jobs that it looks
+at."""
+FILTERS = {
+    "all": "",
+    "no such task": "--task nosuch",
+    "a task that waits": "--task resize",
+    "a group": "--group tenant/t77",
+    "a queue": "--queue slow",
+    "no such queue": "--queue other",
+    "since": "--since 1h",
+    "until": "--until 2h",
+    **{state: f"--state {state}" for state in ("ready", "scheduled", "running")},
+    **{state: f"--state {state}" for state in ("succeeded", "failed", "cancelled")},
+    "ready, no such task": "--state ready --task nosuch",
+    "ready, a task": "--state ready --task resize",
+    "ready, a queue": "--state ready --queue slow",
+    "ready, a group": "--state ready --group tenant/t77",
+    "scheduled, no such task": "--state scheduled --task nosuch",
+    "succeeded, no such task": "--state succeeded --task nosuch",
+    "failed, a group": "--state failed --group tenant/t77",
+    "all that wait": "--state ready --state scheduled --state running",
+    "two that are over": "--state failed --state succeeded",
+    "every filter": "--state ready --state succeeded --task nosuch --queue q --since 1d",
+    "a long page": "--limit 3000",
+}
 
 
 @pytest.fixture
@@ -57,3 +111,126 @@ def test_pages_filters_and_bounded_counts(store: Store) -> None:
     assert store.count(JobFilter(), limit=7) == 7
     assert [record.id for record in store.find(JobFilter(ids=(ids[3], "x")))] == [ids[3]]
     assert {q.name: q.waiting for q in store.queues()} == {"q": 29, "default": 0}
+
+
+# --- what is read -----------------------------------------------------------------------------
+
+
+@dataclass
+class Place:
+    url: str
+    store: Store
+    ids: dict[str, str] = field(default_factory=dict[str, str])
+
+    def headgate(self, *args: str) -> str:
+        done = CliRunner().invoke(root, ["--url", self.url, *args], prog_name="headgate")
+        assert done.exit_code == 0, (args, done.output)
+        return done.stdout
+
+    def rows(self, *args: str) -> int:
+        """What the command reads of all tables, as the server counted it."""
+        before = self._read()
+        self.headgate(*args)
+        return self._read() - before
+
+    def _read(self) -> int:
+        # A session tells what it read at its end at the latest: so that of the command is over.
+        deadline = time.monotonic() + 30
+        while self._one("SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s"
+                        " AND pid <> pg_backend_pid()", f"%{parse(self.url).schema}%"):  # fmt: skip
+            assert time.monotonic() < deadline, "the sessions of the command end"
+            time.sleep(0.01)
+        return self._one(
+            "SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)"
+            " FROM pg_stat_user_tables WHERE schemaname = %s",
+            parse(self.url).schema,
+        )
+
+    def _one(self, statement: str, *cells: Any) -> int:
+        with psycopg.connect(parse(self.url).conninfo, autocommit=True) as db:
+            row = db.execute(statement.encode(), cells).fetchone()
+            assert row is not None
+            return int(row[0])
+
+    def execute(self, statement: str, **cells: Any) -> None:
+        address = parse(self.url)
+        with psycopg.connect(address.conninfo, autocommit=True) as db:
+            db.execute(sql.SQL(statement).format(s=sql.Identifier(address.schema)), cells)  # type: ignore[arg-type]
+
+
+def of(task: str, key: str, **more: Any) -> NewJob:
+    return NewJob(task, needs=Needs((Need("tenant", key),)), turn=key, fair_limit="tenant", **more)
+
+
+def fill(place: Place) -> None:
+    """A few of every state, and after them a great many that are over."""
+    store = place.store
+    tasks = (TaskSpec("mail"), TaskSpec("resize"))
+    store.publish(Publication("here", tasks=tasks, code={"tenant": 2, "gpu": HOLDERS}))
+    store.register(NewWorker("w", "w", pid=os.getpid(), tasks=("mail",), concurrency=99, lease=1e6))
+    state = ClaimState()
+
+    def claim(room: int) -> list[Claimed]:
+        asked = Exchange("w", claim=Claim(room, frozenset(["mail"]), state))
+        return list(store.exchange(asked).claimed)
+
+    store.submit([NewJob("mail") for _ in range(20)])
+    claimed = claim(20)
+    ends = [Finish(c.token, "failed" if n % 2 else "succeeded") for n, c in enumerate(claimed[5:])]
+    store.exchange(Exchange("w", ends))
+    done = store.submit([of("mail", f"t{n}") for n in range(100)])
+    store.cancel(done[0].id)
+    place.ids["running"], place.ids["ready"] = claimed[0].job, done[77].id
+    place.ids["resize"] = store.submit([NewJob("resize", queue="slow") for _ in range(30)])[0].id
+    place.ids["scheduled"] = store.submit([NewJob("mail", delay=1e5) for _ in range(30)])[0].id
+    place.ids["unrouted"] = store.submit([NewJob("later", routed=False)])[0].id
+    needs = Needs((Need("gpu"),))
+    place.ids["full"] = store.submit([NewJob("mail", needs=needs) for _ in range(10)])[0].id
+    fill_postgres(place.url, ended=ENDED, hot=0, keys=0)
+    for table in ("scheduled", "running", "slots", "attempts", "unrouted"):
+        place.execute(f"ALTER TABLE {{s}}.{table} SET (autovacuum_enabled = false)")
+    place.ids["succeeded"] = json.loads(place.headgate("jobs", "ls", "--json"))["jobs"][0]["id"]
+    for group, count in (("gpu", HOLDERS), ("tenant/k", KEYS)):
+        place.execute(
+            "INSERT INTO {s}.slots (epoch, grp, slot, token, holder, worker, worker_name, units,"
+            " since) SELECT {s}.epoch(), CASE WHEN %(keyed)s THEN %(grp)s || i ELSE %(grp)s END,"
+            " CASE WHEN %(keyed)s THEN 0 ELSE i END, 1000000 + i, 'by hand', 'w', 'w', 1,"
+            " %(now)s FROM generate_series(1, %(count)s) AS g (i)",
+            grp=group, count=count, keyed="/" in group, now=time.time(),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["without statistics", "with statistics", "a long line"])
+def place(request: pytest.FixtureRequest, postgres: Server) -> Place:
+    url = postgres.fresh()
+    place = Place(url, open_store(url))
+    fill(place)
+    if request.param == "a long line":
+        fill_postgres(url, ended=0, hot=LINE, keys=0)
+    if request.param == "with statistics":
+        for table in ("jobs", "ready", "scheduled", "running", "finished", "slots", "unrouted"):
+            place.execute(f"ANALYZE {{s}}.{table}")
+    place.store.close()  # what it read is told now, not in the middle of a test
+    return place
+
+
+def test_jobs_ls(place: Place) -> None:
+    read = {name: place.rows("jobs", "ls", *flags.split()) for name, flags in FILTERS.items()}
+
+    assert {name: rows for name, rows in read.items() if rows > BOUND} == {}
+
+
+def test_the_rest(place: Place) -> None:
+    asked = {f"why {state}": ("jobs", "why", id) for state, id in place.ids.items()}
+    asked |= {f"show {state}": ("jobs", "show", id) for state, id in place.ids.items()}
+    asked |= {
+        "status": ("concurrency", "status"),
+        "status gpu": ("concurrency", "status", "gpu"),
+        "status tenant": ("concurrency", "status", "tenant"),
+        "queues ls": ("queues", "ls"),
+        "workers ls": ("workers", "ls"),
+        "bulk": ("jobs", "cancel", "--task", "nosuch", "--yes"),
+    }
+    read = {name: place.rows(*args) for name, args in asked.items()}
+
+    assert {name: rows for name, rows in read.items() if rows > BOUND} == {}

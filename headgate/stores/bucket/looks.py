@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from headgate.errors import JobNotFound
 from headgate.jobs import (
     AttemptRecord,
     JobFilter,
@@ -181,6 +182,23 @@ class ShardedLooks:
 
     def browse(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
         return merged.Browse(self.shards, filter, limit, after).page(self._each)
+
+    def listing(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
+        if after is None or "~" in after or ":" in after:
+            return merged.Listing(self.shards, filter, limit, after).page(self._each)
+        home = self._of_job(after)
+        moment = home.created_at(after)
+        if moment is None:
+            raise JobNotFound(
+                f"{after!r} names no job after which to go on: take what the page before gave"
+            )
+        places = [
+            after if shard is home
+            # Of one moment the first shard's come first, so the later ones' are all to come.
+            else shard.since(moment, included=shard.number < home.number) or merged.START
+            for shard in self.shards
+        ]  # fmt: skip
+        return merged.Listing(self.shards, filter, limit, "~".join(places)).page(self._each)
 
     # --- schedules -------------------------------------------------------------------------------
 

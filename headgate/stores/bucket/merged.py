@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -198,6 +199,7 @@ def _ledgers(told: Sequence[LedgerRecord]) -> LedgerRecord:
 
 class Pages(Protocol):
     def browse(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage: ...
+    def listing(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage: ...
 
 
 START, END = "", "-"
@@ -220,9 +222,10 @@ class Browse:
 
     def page(self, each: Callable[[Callable[[Any], Any]], list[Any]]) -> JobPage:
         pages: list[JobPage] = each(lambda shard: self._look(shard, self._limit))
-        jobs = [job for _, _, _, job in heapq.merge(*map(self._keyed, range(len(pages)), pages))]
-        kept = jobs[: self._limit]
-        taken = [sum(job in kept for job in page.jobs) for page in pages]
+        merged = heapq.merge(*map(self._keyed, range(len(pages)), pages))
+        first = list(itertools.islice(merged, self._limit))
+        kept = [job for _, _, _, job in first]
+        taken = Counter(shard for _, shard, _, _ in first)
         counts = iter(range(len(pages)))
         by_shard = {place: next(counts) for place in self._places}
 
@@ -243,7 +246,10 @@ class Browse:
         place = self._places[id(shard)]
         if place == END:
             return JobPage((), None)
-        return shard.browse(self._filter, limit, place or None)
+        return self._ask(shard, limit, place or None)
+
+    def _ask(self, shard: Pages, limit: int, place: str | None) -> JobPage:
+        return shard.browse(self._filter, limit, place)
 
     def _keyed(self, shard: int, page: JobPage) -> list[tuple[float, int, int, JobRecord]]:
         return [(self._key(job), shard, i, job) for i, job in enumerate(page.jobs)]
@@ -257,4 +263,22 @@ class Browse:
                 return -(job.started_at or 0.0)
             if job.state == "scheduled":
                 return job.run_at or 0.0
+        return -job.created_at
+
+
+class Listing(Browse):
+    """The same of listings: the newest first, as long as each of them lists so. Where one stops
+    before a page is full, what comes next of it may be newer than what others gave."""
+
+    def page(self, each: Callable[[Callable[[Any], Any]], list[Any]]) -> JobPage:
+        page = super().page(each)
+        by_state = page.after is None or ":" in page.after
+        if by_state or len(page.jobs) < self._limit:
+            return page
+        return replace(page, after=page.jobs[-1].id)
+
+    def _ask(self, shard: Pages, limit: int, place: str | None) -> JobPage:
+        return shard.listing(self._filter, limit, place)
+
+    def _key(self, job: JobRecord) -> float:
         return -job.created_at

@@ -212,6 +212,10 @@ class BucketStore(EmbeddedStore):
             return replace(page, jobs=tuple(self._bodies.without(page.jobs)))
         return replace(page, jobs=tuple(self._bodies.records(page.jobs)))
 
+    def listing(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
+        page = super().listing(filter, limit, after)
+        return replace(page, jobs=tuple(self._bodies.records(page.jobs)))
+
     def latest(self, task: str, state: State, look: int = 10_000) -> JobRecord | None:
         found = super().latest(task, state, look)
         return None if found is None else self._bodies.records([found])[0]

@@ -28,6 +28,9 @@ from headgate.stores.postgres.transaction import Transaction
 from headgate.stores.postgres.trouble import is_lost, translate
 from headgate.stores.postgres.url import parse
 
+_PLANS = ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
+BY_KEYS = "".join(f"; SET LOCAL enable_{plan} = off" for plan in _PLANS)
+
 
 class Database:
     """A PostgreSQL database. Any thread may use it; each transaction has a connection of a
@@ -66,10 +69,13 @@ class Database:
             self._commit(connection, transaction.rings)
 
     @contextmanager
-    def read(self) -> Generator[Transaction]:
+    def read(self, *, by_keys: bool = False) -> Generator[Transaction]:
         """A transaction that sees one moment and blocks nobody. It never decides anything, so
-        it needs no later snapshot than its first."""
+        it needs no later snapshot than its first. `by_keys`: no plan in it goes through a whole
+        table where there is a key, whatever the statistics say."""
         mode = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        if by_keys:
+            mode += BY_KEYS
         with self._begun(mode, LOCK_TIMEOUT) as (connection, now):
             yield Transaction(self.statement, connection, now, writes=False)
 

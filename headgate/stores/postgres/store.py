@@ -105,6 +105,9 @@ class PostgresStore(RelationalStore):
     def _read(self) -> AbstractContextManager[Transaction]:
         return self._db.read()
 
+    def _look(self) -> AbstractContextManager[Transaction]:
+        return self._db.read(by_keys=True)
+
     def _alive(self, worker: Row) -> bool:
         return worker["alive"]
 

@@ -32,6 +32,7 @@ from headgate.stores.protocol.schedules import (
 )
 from headgate.stores.protocol.store import Bell, Capabilities, Store
 from headgate.stores.protocol.watching import (
+    LOOKED_AT,
     Ended,
     EndRecord,
     GroupLoad,
@@ -46,6 +47,7 @@ from headgate.stores.protocol.watching import (
 from headgate.stores.protocol.workers import NewWorker, Registration, WorkerRecord
 
 __all__ = [
+    "LOOKED_AT",
     "Bell",
     "CapSpec",
     "Capabilities",

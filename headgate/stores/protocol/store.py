@@ -186,6 +186,12 @@ class Store(Protocol):
         in the order in which they came into it, the latest first."""
         ...
 
+    def listing(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
+        """As `browse`, but the newest first, where no more jobs are in these states than a page
+        looks at; else state after state. `after` may be the id of a job, and a page goes on there
+        unless it goes by state."""
+        ...
+
     def past_events(
         self, kind: str = "", subject: str = "", before: int | None = None, limit: int = 100
     ) -> list[EventRecord]:
@@ -230,7 +236,8 @@ class Store(Protocol):
         ...
 
     def find(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> list[JobRecord]:
-        """Newest first; `after` is the id of the last job of the page before."""
+        """Newest first; `after` is the id of the last job of the page before. It reads what it
+        must to find them, as `count` does: where there may be many jobs, see `listing`."""
         ...
 
     def latest(self, task: str, state: State, look: int = 10_000) -> JobRecord | None:

@@ -9,6 +9,9 @@ from headgate.jobs import JobRecord, State
 from headgate.limits import Needs
 from headgate.stores.protocol.limits import LimitRecord
 
+LOOKED_AT = 5000
+"""So many jobs one page of a search looks at, of each shard where there are several."""
+
 
 @dataclass(frozen=True, slots=True)
 class LimitLoad:

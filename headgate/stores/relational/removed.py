@@ -14,7 +14,7 @@ import msgspec
 
 from headgate.jobs import JobFilter
 from headgate.stores.protocol import TaskSpec
-from headgate.stores.relational import inspecting, orphans
+from headgate.stores.relational import inspecting, orphans, searching
 from headgate.stores.relational.events import record
 from headgate.stores.relational.transaction import Transaction
 
@@ -44,7 +44,7 @@ def cancel(tx: Transaction) -> list[tuple[str, int]]:
     done: list[tuple[str, int]] = []
     for task in waited_for(tx):
         wanted = JobFilter(task=task, states=frozenset(("ready", "scheduled")))
-        runs = inspecting.find(tx, wanted, AT_ONCE, None)
+        runs = searching.listing(tx, wanted, AT_ONCE, None).jobs
         for run in runs:
             inspecting.cancel(tx, run.id, "headgate", REASON)
         if runs:

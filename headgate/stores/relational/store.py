@@ -62,6 +62,7 @@ from headgate.stores.relational import (
     relocating,
     routing,
     scheduling,
+    searching,
     ticking,
     values,
     watching,
@@ -82,6 +83,10 @@ class RelationalStore(ABC):
 
     @abstractmethod
     def _read(self) -> AbstractContextManager[Transaction]: ...
+
+    def _look(self) -> AbstractContextManager[Transaction]:
+        """To read a few of many: by their keys, never through a whole table."""
+        return self._read()
 
     @abstractmethod
     def _alive(self, worker: Row) -> bool:
@@ -175,7 +180,7 @@ class RelationalStore(ABC):
 
     def group(self, group: str) -> tuple[LimitRecord, list[SlotRecord]]:
         group = check_group(group)
-        with self._read() as tx:
+        with self._look() as tx:
             return values.limit_records(tx, [group])[group], values.slot_records(tx, group)
 
     def groups(self) -> list[str]:
@@ -183,7 +188,7 @@ class RelationalStore(ABC):
             return looking.groups(tx)
 
     def queues(self) -> list[QueueRecord]:
-        with self._read() as tx:
+        with self._look() as tx:
             return looking.queues(tx)
 
     def pause_queue(self, queue: str, paused: bool, by: str = "", reason: str = "") -> None:
@@ -223,8 +228,12 @@ class RelationalStore(ABC):
             return watching.ends(tx, since, limit)
 
     def browse(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
-        with self._read() as tx:
-            return watching.browse(tx, filter, limit, after)
+        with self._look() as tx:
+            return searching.browse(tx, filter, limit, after)
+
+    def listing(self, filter: JobFilter, limit: int = 50, after: str | None = None) -> JobPage:
+        with self._look() as tx:
+            return searching.listing(tx, filter, limit, after)
 
     def past_events(
         self, kind: str = "", subject: str = "", before: int | None = None, limit: int = 100
@@ -269,14 +278,14 @@ class RelationalStore(ABC):
             scheduling.pause(tx, name, paused, by, reason)
 
     def job(self, id: str) -> JobRecord | None:
-        with self._read() as tx:
+        with self._look() as tx:
             try:
                 return inspecting.to_record(inspecting.job_row(tx, id))
             except JobNotFound:
                 return None
 
     def attempts(self, id: str) -> list[AttemptRecord]:
-        with self._read() as tx:
+        with self._look() as tx:
             return inspecting.attempts(tx, id)
 
     def output(
@@ -318,7 +327,7 @@ class RelationalStore(ABC):
             return relocating.relocate(tx, id, queue, priority, by)
 
     def why(self, id: str) -> Why:
-        with self._read() as tx:
+        with self._look() as tx:
             return reasons.why(tx, lambda tx: registry.records(tx, self._alive), id)
 
     def oddities(self, older: float = 60.0) -> list[Trouble]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.errors import StoreError
-from headgate.jobs import FINAL, JobFilter, State
 from headgate.limits import Band, needs_of, split_group
 from headgate.rates import RATE_SLOT
 from headgate.stores.protocol import (
@@ -18,14 +17,13 @@ from headgate.stores.protocol import (
     EventRecord,
     GroupLoad,
     GroupPage,
-    JobPage,
     LanePage,
     LanePlace,
     LaneRecord,
     LaneWalk,
     LimitLoad,
 )
-from headgate.stores.relational import inspecting, orphans
+from headgate.stores.relational import orphans
 from headgate.stores.relational.cataloguing import keyed_limits
 from headgate.stores.relational.lines import KEY_END, list_lines
 from headgate.stores.relational.transaction import Row, Transaction
@@ -40,9 +38,6 @@ LIMITS = 500
 BANDS = 500
 SPANS = 120
 SLOTS = 2000
-LOOK = 5000
-"""So many jobs one page of a search looks at."""
-
 EVENTS = 20_000
 """So many events."""
 
@@ -199,65 +194,6 @@ def _end(row: Row) -> EndRecord:
         max(row["created_at"], row["run_at"] or 0.0), row["started_at"], row["at"],
         tuple((group, units) for group, slot, units in slots if slot != RATE_SLOT),
     )  # fmt: skip
-
-
-# --- searching ------------------------------------------------------------------------------
-
-
-def browse(tx: Transaction, filter: JobFilter, limit: int, after: str | None) -> JobPage:
-    """Jobs of one state in the order in which they came into it, the latest first (those that are
-    scheduled: the next first); of several or any states, the newest first."""
-    way = _way(filter)
-    drive = getattr(tx.sql.watch, f"by_{way}")
-    where, params = inspecting.where(tx, filter)
-    at, job = _cursor(way, after)
-    params |= {"at": at, "job": job, "look": LOOK, "state": next(iter(filter.states), "")}
-    sql = f"SELECT d.at, d.job FROM ({drive}) AS d {tx.sql.watch.searched} WHERE {where}"
-    order = "ASC" if way == "scheduled" else "DESC"
-    rows = tx.rows(
-        f"{sql} ORDER BY d.at {order}, d.job {order} LIMIT :limit", {**params, "limit": limit}
-    )
-    found = [row["job"] for row in rows]
-    if len(found) == limit:
-        end = rows[-1]
-    else:
-        last = f"SELECT d.at, d.job FROM ({drive}) AS d ORDER BY d.at {order}, d.job {order}"
-        end = tx.row(f"{last} LIMIT 1 OFFSET :skip", {**params, "skip": LOOK - 1})
-    sql = tx.sql.jobs
-    records = tx.rows(
-        f"{sql.columns} {sql.tables} WHERE {tx.sql.watch.is_numbered}",
-        {"found": json.dumps(found)},
-    )
-    by_number = {row["n"]: inspecting.to_record(row) for row in records}
-    jobs = tuple(by_number[n] for n in found if n in by_number)
-    return JobPage(jobs, None if end is None else f"{end['at']!r}_{end['job']}")
-
-
-def _way(filter: JobFilter) -> str:
-    """The table through which a search goes: none of them may be read from end to end."""
-    if len(filter.states) == 1:
-        state: State = next(iter(filter.states))
-        if state in FINAL:
-            return "end"
-        if state in ("running", "scheduled"):
-            return state
-    return "number"
-
-
-def _cursor(way: str, after: str | None) -> tuple[float | int, int]:
-    whole = way in ("number", "running")
-    if after is None:
-        return (0.0, 0) if way == "scheduled" else (2**62 if whole else 1e18, 2**62)
-    at, _, job = after.partition("_")
-    try:
-        place = (int(at) if whole else float(at)), int(job)
-    except ValueError:
-        raise StoreError(
-            f"{after!r} is no place in this list: take the one that the page before gave"
-        ) from None
-    if not all(-(2**62) <= cell <= 2**62 for cell in place):
-        raise StoreError(f"{after!r} is no place in this list")
-    return place
 
 
 def events(

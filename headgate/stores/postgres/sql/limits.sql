@@ -53,8 +53,10 @@ WHERE epoch = headgate.epoch() AND grp = :grp AND token IS NOT NULL AND worker I
 -- name: slots_of_group
 SELECT s.grp, s.slot, s.token, coalesce(j.id::text, s.holder) AS holder, s.job, s.worker,
        s.worker_name, s.units, s.since, s.ends, '' AS boot, coalesce(r.overdue, '') AS overdue
-FROM headgate.slots s LEFT JOIN headgate.running r ON r.token = s.token
-LEFT JOIN headgate.jobs j ON j.n = s.job
+FROM headgate.slots s
+LEFT JOIN LATERAL (SELECT x.overdue FROM headgate.running x WHERE x.token = s.token LIMIT 1) r
+    ON true
+LEFT JOIN LATERAL (SELECT x.id FROM headgate.jobs x WHERE x.n = s.job LIMIT 1) j ON true
 WHERE s.epoch = headgate.epoch() AND s.grp = :grp AND s.token IS NOT NULL ORDER BY s.slot
 
 -- name: carried

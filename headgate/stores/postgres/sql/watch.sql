@@ -94,6 +94,38 @@ ORDER BY token DESC LIMIT :look
 SELECT run_at AS at, job FROM headgate.scheduled
 WHERE (run_at, job) > (:at::float8, :job::bigint) ORDER BY run_at, job LIMIT :look
 
+-- name: by_given
+SELECT x::bigint AS job FROM json_array_elements_text(:given::json) AS x
+
+-- Where jobs stand that are ready, from a place on.
+-- name: in_line
+SELECT turn, lane, place, job FROM headgate.ready
+WHERE (queue, priority, band, turn, lane, place, job)
+      > (:queue, :priority, :band, :turn, :lane, :place::bigint, :job::bigint)
+  AND (queue, priority, band, turn) <= (:queue, :priority, :band, :last)
+ORDER BY queue, priority, band, turn, lane, place, job LIMIT :look
+
+-- name: unrouted
+SELECT task, job FROM headgate.unrouted
+WHERE (task, job) > (:task, :job::bigint) AND task <= :last
+ORDER BY task, job LIMIT :look
+
+-- name: reserved
+SELECT token, job FROM headgate.running WHERE token > :token::bigint AND reserved
+ORDER BY token LIMIT :look
+
+-- name: newest
+SELECT n FROM headgate.jobs ORDER BY n DESC LIMIT 1
+
+-- name: next_number
+SELECT n, created_at FROM headgate.jobs WHERE n >= :n::bigint ORDER BY n LIMIT 1
+
+-- name: created
+SELECT created_at FROM headgate.jobs WHERE n = :n
+
+-- name: of_jobs
+FROM headgate.jobs j
+
 -- name: searched
 CROSS JOIN LATERAL (SELECT x.* FROM headgate.jobs x WHERE x.n = d.job LIMIT 1) j
 LEFT JOIN LATERAL (SELECT x.* FROM headgate.finished x WHERE x.job = d.job LIMIT 1) f ON true

@@ -98,6 +98,36 @@ ORDER BY token DESC LIMIT :look
 SELECT run_at AS at, job FROM scheduled WHERE (run_at, job) > (:at, :job)
 ORDER BY run_at, job LIMIT :look
 
+-- name: by_given
+SELECT value AS job FROM json_each(:given)
+
+-- Where jobs stand that are ready, from a place on.
+-- name: in_line
+SELECT turn, lane, place, job FROM ready
+WHERE queue = :queue AND priority = :priority AND band = :band AND turn <= :last
+  AND (turn, lane, place) > (:turn, :lane, :place)
+ORDER BY turn, lane, place LIMIT :look
+
+-- name: unrouted
+SELECT task, job FROM unrouted
+WHERE (task, job) > (:task, :job) AND task <= :last
+ORDER BY task, job LIMIT :look
+
+-- name: reserved
+SELECT token, job FROM running WHERE token > :token AND reserved = 1 ORDER BY token LIMIT :look
+
+-- name: newest
+SELECT n FROM jobs ORDER BY n DESC LIMIT 1
+
+-- name: next_number
+SELECT n, created_at FROM jobs WHERE n >= :n ORDER BY n LIMIT 1
+
+-- name: created
+SELECT created_at FROM jobs WHERE n = :n
+
+-- name: of_jobs
+FROM jobs j
+
 -- name: searched
 CROSS JOIN jobs j ON j.n = d.job
 LEFT JOIN finished f ON f.job = j.n
