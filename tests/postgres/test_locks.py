@@ -4,7 +4,6 @@ more than there is, nobody is told what is no longer true, and nobody waits for 
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import threading
 import time
@@ -382,7 +381,7 @@ def test_a_submit_repeated_after_a_lost_answer_stores_nothing_twice(rig: Rig) ->
 # --- all at once ----------------------------------------------------------------------------------
 
 
-STEPS = 10_000 if os.environ.get("HEADGATE_PROOF") == "full" else 2_500
+STEPS = 10_000
 
 
 def test_no_two_operations_wait_for_each_other(postgres: Server, empty_database: str) -> None:
