@@ -114,13 +114,17 @@ def test_a_callers_transaction(bounced_url: str) -> None:
         with (
             psycopg.connect(address, prepare_threshold=None) as first,
             psycopg.connect(address, prepare_threshold=None) as second,
+            psycopg.connect(address, prepare_threshold=None) as other,
         ):
             for n in range(8):
+                if n % 2:
+                    other.execute("SELECT 1")  # in the session that the first had before
                 note.using(conn=first).submit(text=f"one {n}")
                 app.submit_many([note.call(text="many") for _ in range(5)], conn=second)
                 assert app.store.count(JobFilter()) == 6 * n, "nobody sees them before the commit"
                 second.commit()
                 first.commit()
+                other.commit()
             note.using(conn=first).submit(text="undone")
             app.submit_many([note.call(text="undone") for _ in range(5)], conn=second)
             first.rollback()
