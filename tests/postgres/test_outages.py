@@ -79,12 +79,13 @@ def test_a_pooler_is_restarted(server: OwnServer, site: Site, how: signal.Signal
     bouncer = pgbouncer.PgBouncer(server, pgbouncer.installed())
     try:
         bouncer.start()
-        jobs = site.app.submit_many([sample.touch_gate.call(n) for n in range(80)])
+        jobs = site.app.submit_many([sample.touch_gate.call(n) for n in range(700)])
         tree = site.start(
             "--processes", "2", "--concurrency", "5", HEADGATE_URL=bouncer.url("work")
         )
-        for round_ in range(1, 4):
-            site.wait_for("gate-in", count=15 * round_)
+        for round_ in range(10):
+            site.wait_for("gate-in", count=20 + 50 * round_)
+            assert len(site.events("gate-in")) < len(jobs), "it is in the middle of them"
             bouncer.stop(how)
             bouncer.start()
         check_all_done_once(site, jobs)
