@@ -40,9 +40,11 @@ def on_both(
     names: frozenset[str],
     bucket: frozenset[str] = frozenset(),
     pooled: frozenset[str] = frozenset(),
+    system: frozenset[str] = frozenset(),
 ) -> None:
     """Run the tests of these names on PostgreSQL too, and some on a bucket or through PgBouncer, in
-    a proof all of them; the fixture makes its url from the parameter."""
+    a proof all of them, some on the machine's own version of PostgreSQL where it has one; the
+    fixture makes its url from the parameter."""
     name = metafunc.function.__name__
     if fixture in metafunc.fixturenames and name in names:
         stores = ["sqlite", "postgres"]
@@ -51,4 +53,6 @@ def on_both(
             stores.append("bucket-server")
         if name in pooled or full:
             stores.append("pgbouncer")
+        if name in system and has_system_postgres():
+            stores.append("postgres-system")
         metafunc.parametrize(fixture, stores, indirect=True)

@@ -23,6 +23,14 @@ tests/crash/test_leases.py."""
 ON_A_BUCKET = frozenset({"test_death_while_many_jobs_run"})
 """In the short form. tests/crash/test_bucket.py has the deaths that nobody sees."""
 
+THROUGH_A_POOLER = frozenset(
+    {
+        "test_slots_of_a_killed_worker_process_are_free_within_two_seconds",
+        "test_death_while_many_jobs_run",
+    }
+)
+ON_THE_SYSTEMS_SERVER = frozenset({"test_death_while_many_jobs_run"})
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    on_both(metafunc, "site", ON_POSTGRES, ON_A_BUCKET)
+    on_both(metafunc, "site", ON_POSTGRES, ON_A_BUCKET, THROUGH_A_POOLER, ON_THE_SYSTEMS_SERVER)

@@ -6,6 +6,7 @@ ignores SIGTERM and one in a session of its own. Whoever gets the slot next look
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -211,21 +212,23 @@ def test_death_while_many_jobs_run(site: Site) -> None:
     tree = site.start("--processes", "2", "--concurrency", "10")
     site.ready(2)
     jobs = site.app.submit_many([sample.touch_gate.call(n) for n in range(150)])
+    killed: dict[int, float] = {}
     for round_ in range(3):
         site.wait_for("gate-in", count=20 + 30 * round_)
-        os.kill(tree.processes(2)[round_ % 2], signal.SIGKILL)
+        pid = tree.processes(2)[round_ % 2]
+        killed[pid] = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
     for job in jobs:
         assert site.until_done(job.id, 60).state == "succeeded"
-    inside = 0
-    pids: dict[int, int] = {}
+    inside: dict[int, int] = {}
     for event in site.events():
         if event["event"] == "gate-in":
             # A killed process never came out; whoever enters next does so after its death.
-            inside = sum(sample.started(pid) == at for pid, at in pids.items())
-            assert inside == 0
-            pids = {event["pid"]: sample.started(event["pid"]) or -1}
+            alive = [pid for pid in inside.values() if killed.get(pid, math.inf) > event["t"]]
+            assert alive == []
+            inside = {event["n"]: event["pid"]}
         elif event["event"] == "gate-out":
-            pids.pop(event["pid"], None)
+            inside.pop(event["n"], None)
     assert tree.stop() == 0
 
 

@@ -59,12 +59,13 @@ class Fleet:
         return self.folder / "execution.log"
 
     def start(
-        self, *options: str, scene: str = SCENE, url: str | None = None
+        self, *options: str, scene: str = SCENE, url: str | None = None, **more: str
     ) -> subprocess.Popen[bytes]:
         env = {
             **os.environ,
             "HEADGATE_URL": url or self.app.url,
             "HEADGATE_TEST_LOG": str(self.log),
+            **more,
         }
         command = [sys.executable, "-m", "headgate", "worker", scene, *options]
         known = {worker.id for worker in self.store.workers()}
@@ -158,6 +159,7 @@ ON_POSTGRES = frozenset(
         "test_every_kind_of_limit_with_four_processes",
         "test_limits_changed_under_load",
         "test_many_changes_under_load",
+        "test_workers_that_disagree_about_a_limit",
         "test_chaos",
         "test_a_wide_job_among_narrow_ones_starts_in_bounded_time",
         "test_ten_tenants_share_a_group_evenly",

@@ -11,7 +11,7 @@ from headgate.execlog import recording
 
 app = App()
 tenant = app.limit("tenant", 2, key="tenant_id")
-shared = app.limit("shared", 10)
+shared = app.limit("shared", int(os.environ.get("HEADGATE_TEST_SHARED", "10")))
 memory = app.limit("memory", 7)
 app.limit("host-a", 2)
 app.limit("host-b", 1)

@@ -60,8 +60,9 @@ class Load:
     # --- what runs ----------------------------------------------------------------------------
 
     @contextmanager
-    def running(self, workers: int = 2) -> Generator[None]:
-        self._producing.set()
+    def running(self, workers: int = 2, *, producing: bool = True) -> Generator[None]:
+        if producing:
+            self._producing.set()
         calls = [self._compact, self._produce, *(self._work,) * workers]
         threads = [threading.Thread(target=self._guard, args=(call,)) for call in calls]
         for thread in threads:

@@ -63,16 +63,18 @@ server_idle_timeout = 30
         if user is not None:
             for path in (self.folder, users, config):
                 os.chown(path, user.pw_uid, user.pw_gid)
+        self.bin, self.config = bin, config
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
         self.process = subprocess.Popen(
-            [bin, config],
+            [self.bin, self.config],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads when it starts
-            **server.as_user(),
+            **self.server.as_user(),
         )
-
-    def start(self) -> None:
         deadline = time.monotonic() + 10
         while True:
             try:
@@ -87,6 +89,19 @@ server_idle_timeout = 30
                     ) from None
                 time.sleep(0.02)
 
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """SIGQUIT: at once, whatever its clients are in the middle of; SIGINT: when no
+        transaction is under way."""
+        if self.process is None:
+            return
+        self.process.send_signal(how)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
     def url(self, database: str = "postgres", **options: str) -> str:
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}" + (query and f"?{query}")
@@ -97,12 +112,7 @@ server_idle_timeout = 30
 
     def close(self) -> None:
         try:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+            self.stop()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -110,14 +120,18 @@ server_idle_timeout = 30
 _shared: list[PgBouncer] = []
 
 
+def installed() -> Path:
+    """Where it cannot be had, the test fails: a run that could not look has not passed."""
+    bin = find()
+    if bin is None:
+        pytest.fail(MISSING)
+    return bin
+
+
 def shared() -> PgBouncer:
-    """The one in front of the server that all tests of this process share. Where it cannot be
-    had, the test fails: a run that could not look has not passed."""
+    """The one in front of the server that all tests of this process share."""
     if not _shared:
-        bin = find()
-        if bin is None:
-            pytest.fail(MISSING)
-        server = servers.shared()
+        bin, server = installed(), servers.shared()
         if not isinstance(server, OwnServer):
             pytest.fail("PgBouncer is put in front of a server of our own: unset HEADGATE_TEST_PG")
         bouncer = PgBouncer(server, bin)

