@@ -306,7 +306,7 @@ class Claimer:
             left=self._offering.left(),
             served=self._served,
             ahead=dict(self.chains.pace.short),
-            ahead_room=ahead_room,
+            ahead_room=ahead_room if wants else 0,
             ahead_work=self._tempo.ahead_work,
             ahead_keyed=max(0, _AHEAD_KEYED * self._concurrency - self.chains.keyed),
             chains=self.chains.describe(places),
