@@ -65,7 +65,9 @@ def test_stalled_is_shown_and_timeouts_are_enforced(site: Site) -> None:
 def test_stalled_and_alive_again(site: Site) -> None:
     (site.folder / "headgate.toml").write_text("[concurrency]\ndefault_lease_duration_secs = 1\n")
     tree = site.start(HEADGATE_CONFIG=str(site.folder / "headgate.toml"))
-    site.ready()
+    # One that is not ready yet may take its time.
+    wait_until(lambda: "is ready" in tree.output())
+    assert sample.add.submit(1).result(timeout=20) == 2
     (pid,) = tree.processes()
     site.freeze([pid])
     store = site.app.store
