@@ -8,8 +8,8 @@ import secrets
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,9 +18,10 @@ import psycopg
 import pytest
 
 from headgate import App
-from headgate.jobs import NewJob
-from headgate.stores.postgres import compacting, dues, schema, view
+from headgate.jobs import Finish, NewJob
+from headgate.stores.postgres import compacting, dues, schema, trip, view
 from headgate.stores.postgres.database import Database
+from tests.conformance.conftest import Rig
 from tests.postgres.load import LIMIT, Load, doctored, watching
 from tests.postgres.server import OwnServer, Server
 
@@ -239,35 +240,46 @@ def test_a_role_without_ddl_compacts(postgres: Server, empty_database: str) -> N
         postgres.run(f"DROP ROLE {role}")
 
 
+def dump_to(file: Path, server: Server, url: str, *options: str) -> None:
+    if not isinstance(server, OwnServer):
+        pytest.skip("pg_dump of the same version is known for our own server only")
+    command = [server.bin / "pg_dump", "-Fc", "-n", "headgate", *options, "-f", file, url]
+    subprocess.run(command, check=True, timeout=60)
+
+
+@contextmanager
+def restored_from(file: Path, server: Server) -> Generator[str]:
+    assert isinstance(server, OwnServer)
+    with server.database() as url:
+        command = [server.bin / "pg_restore", "--exit-on-error", "-d", url, file]
+        subprocess.run(command, check=True, timeout=60)
+        with watching(url) as connection:
+            connection.execute("UPDATE headgate.leases SET ends = 0")  # nobody of then lives
+        yield url
+
+
 def test_a_dump_of_a_store_at_work_is_restored_whole(
     load: Load, postgres: Server, pinner: Connection, tmp_path: Path
 ) -> None:
-    if not isinstance(postgres, OwnServer):
-        pytest.skip("pg_dump of the same version is known for our own server only")
     file = tmp_path / "dump"
     with load.running():
         idle_snapshot(pinner)
         load.wait(lambda: load.switches >= 2, "it is compacted")
         before = set(load.submitted)
-        command = [postgres.bin / "pg_dump", "-Fc", "-n", "headgate", "-f", file, load.url]
-        subprocess.run(command, check=True, timeout=60)
+        dump_to(file, postgres, load.url)
         waited = before - set(load.ran)
         pinner.rollback()
         load.drain()
     whole(load)
-    with postgres.database() as url:
-        command = [postgres.bin / "pg_restore", "--exit-on-error", "-d", url, file]
-        subprocess.run(command, check=True, timeout=60)
-        with closing(Load(url)) as restored:
-            restored.watch.execute("UPDATE headgate.leases SET ends = 0")  # nobody of then lives
-            restored.store.doctor(repair=True)
-            rows = restored.watch.execute("SELECT id::text FROM headgate.jobs").fetchall()
-            restored.submitted = {str(id) for (id,) in rows}
-            assert waited <= restored.submitted
-            with restored.running():
-                restored.drain()
-            assert set(restored.ran) == restored.submitted
-            assert doctored(restored.store) == []
+    with restored_from(file, postgres) as url, closing(Load(url)) as restored:
+        restored.store.doctor(repair=True)
+        rows = restored.watch.execute("SELECT id::text FROM headgate.jobs").fetchall()
+        restored.submitted = {str(id) for (id,) in rows}
+        assert waited <= restored.submitted
+        with restored.running():
+            restored.drain()
+        assert set(restored.ran) == restored.submitted
+        assert doctored(restored.store) == []
 
 
 def test_a_dump_that_saw_emptied_tables_is_mended(
@@ -275,8 +287,6 @@ def test_a_dump_that_saw_emptied_tables_is_mended(
 ) -> None:
     """The worst that a dump can meet: it looks at a moment after which the generation of then was
     emptied. Of the jobs that waited in it the dump has the bodies, and no place in line."""
-    if not isinstance(postgres, OwnServer):
-        pytest.skip("pg_dump of the same version is known for our own server only")
     file = tmp_path / "dump"
     with load.running():
         load.work_off(300)
@@ -295,19 +305,11 @@ def test_a_dump_that_saw_emptied_tables_is_mended(
         assert waiting
         load.wait(lambda: load.switches >= 3, "it is compacted")
         load.wait(lambda: not seen(in_line), "the line of then is gone")
-        subprocess.run(
-            [postgres.bin / "pg_dump", "-Fc", "-n", "headgate", f"--snapshot={snapshot}",
-             "-f", file, load.url],
-            check=True, timeout=60,
-        )  # fmt: skip
+        dump_to(file, postgres, load.url, f"--snapshot={snapshot}")
         pinner.rollback()
         load.drain()
     whole(load)
-    with postgres.database() as url:
-        command = [postgres.bin / "pg_restore", "--exit-on-error", "-d", url, file]
-        subprocess.run(command, check=True, timeout=60)
-        with watching(url) as connection:
-            connection.execute("UPDATE headgate.leases SET ends = 0")  # nobody of then lives
+    with restored_from(file, postgres) as url:
         found = doctor(url)
         assert not found["ok"]
         lost = {one["what"]: one["detail"] for one in found["troubles"]}
@@ -386,3 +388,24 @@ def test_what_was_due_long_ago_is_not_passed_over_in_every_look(
         pinner.rollback()
         load.drain()
     whole(load)
+
+
+@pytest.mark.parametrize("news", [False, True])
+def test_what_is_new_is_seen_behind_a_round_trip(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, news: bool
+) -> None:
+    """Where it takes long to come to the first job, a look begins where the last one did, and sees
+    nothing that is new before it. Who has heard of something new looks at all there is."""
+    monkeypatch.setattr(view, "SLOW", 0.0)
+    monkeypatch.setattr(view, "NEAR_TIMES", 1e6)
+    monkeypatch.setattr(trip, "VIEW_AGE", 1e6)
+    rig.submit(5, task="task")
+    hand = rig.hand()
+    (first,) = hand.exchange(room=1, again=True).claimed
+    late = rig.submit(task="other")  # a band before that of the others
+    end = [Finish(first.token, "succeeded")]
+    hand.exchange(end, room=1, again=True, fresh=False, news=news)
+    seen = hand.state.view
+    assert isinstance(seen, view.View)
+    assert any("other" in band for _, _, band in seen.seen.bands) == news
+    assert rig.state(late[0]) == "ready"
