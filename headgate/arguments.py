@@ -43,6 +43,9 @@ class Arguments:
         """The signature as `submit` takes it: without the context."""
         self._var_positional = _first(plain, inspect.Parameter.VAR_POSITIONAL)
         self._var_keyword = _first(plain, inspect.Parameter.VAR_KEYWORD)
+        by_place = not self._contexts and all(p.kind in _POSITIONAL for p in plain)
+        self._by_place = dict.fromkeys(self._parameters) if by_place else None
+        """The names of all parameters, where each is passed by its place."""
 
     # --- what the function looks like ----------------------------------------------------
 
@@ -190,6 +193,8 @@ class Arguments:
         """Stored arguments, each as annotated."""
         if self.payload:
             return {"": self._decoders[self._payload.name](text)}
+        if text == "{}":
+            return {}
         try:
             parts = _object.decode(text)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -227,6 +232,8 @@ class Arguments:
         """Positional and keyword arguments for the function itself, the context in place."""
         if self.payload:
             return self._payload_form(bound[""], ctx)
+        if self._by_place is not None and bound.keys() == self._by_place.keys():
+            return tuple([bound[name] for name in self._by_place]), {}
         left = dict(bound)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}

@@ -144,7 +144,7 @@ class Context:
             token=claimed.token,
             task=claimed.task,
             queue=claimed.queue,
-            groups=tuple(group for group, _ in claimed.groups),
+            groups=tuple([group for group, _ in claimed.groups]) if claimed.groups else (),
             picked=claimed.picked,
             granted_at=granted_at,
             options=claimed.options,
@@ -378,6 +378,11 @@ def current() -> Context:
 def maybe_current() -> Context | None:
     """The context of the job that runs here, or None."""
     return _current.get()
+
+
+def activate(ctx: Context) -> None:
+    """Make `ctx` the current one from here on, for code that is alone in its asyncio task."""
+    _current.set(ctx)
 
 
 class active:

@@ -204,6 +204,8 @@ class Task(Generic[P, R]):
 
     def encode_result(self, value: object) -> str:
         """A result as JSON, or `InvalidArguments` that says what cannot be stored."""
+        if value is None:
+            return "null"
         what = f"the result of task {self.name!r}"
         text = encode(value, what, self._arguments.hints.get("return", Any))
         self.app.check_size(len(text), what)

@@ -305,7 +305,7 @@ class _Hand:
         attempt = Attempt(claimed, task, self)
         ending = self._execute(task, attempt)
         followups: tuple[NewJob, ...] = tuple(attempt.followups)
-        end = finish(claimed.token, ending, None, attempt.allowance(), followups)
+        end = finish(claimed.token, ending, None, attempt.allowance, followups)
         assert end is not None, "an attempt that nobody stopped is ours to finish"
         told = self.store.exchange(Exchange(self._id, finishes=[end]))
         for token, refusal in told.refused:

@@ -45,14 +45,15 @@ class WaitingLane:
         not_after = self.feed.scan.not_after
         if row is None or (not_after is not None and row["since"] > not_after):
             return 0
-        chooser.line.take(self.key, row, plan, reserved=False)
+        chooser.line.take(self.key, (row,), plan, reserved=False)
         grant = chooser.room.grant(plan, len(self.needs.all))
         if self.needs.wide:
             chooser.reserver.served(self.key, self.needs)
         held = ((slot.group, slot.units) for slot in grant.slots if slot.given_back)
         chain = chain_of(self.key.queue, held)
         chooser.ahead.granted(chain, self.task)
-        self._take_head(Taken(self.key, row, grant, chain))
+        self._rows.popleft()
+        chooser.taken.append(Taken(self.key, row, grant, chain))
         self._served(1)
         return 1
 
@@ -85,11 +86,12 @@ class WaitingLane:
     def _reserve_in(self, chain: str, needs: Sequence[Need], room: int, seconds: float) -> int:
         picked = tuple(need.group for need in needs[len(self.needs.all) :])
         grant = Grant((), picked) if picked else NOTHING
-        line, got = self.chooser.line, 0
-        while got < room and (row := self._head()) is not None:
-            line.take(self.key, row, needs, reserved=True)
-            self._take_head(Taken(self.key, row, grant, chain, reserved=True))
-            got += 1
+        line, key, got = self.chooser.line, self.key, 0
+        while got < room and self._head() is not None:
+            rows = self._take_heads(room - got)
+            line.take(key, rows, needs, reserved=True)
+            self.chooser.taken += [Taken(key, row, grant, chain, True) for row in rows]
+            got += len(rows)
         self.chooser.ahead.spend(chain, self.key.turn, got, seconds)
         self._served(got)
         return got
@@ -109,16 +111,20 @@ class WaitingLane:
             chooser.watch(self.key, block, head["place"])
             chooser.reserver.passed_over(self.key, self.needs, block, head["place"], head["job"])
 
-    def _take_head(self, taken: Taken) -> None:
-        self._rows.popleft()
-        self.chooser.taken.append(taken)
-
     def _served(self, jobs: int) -> None:
         if jobs:
             if not self.feed.waits:
                 rotation = self.feed.scan.rotation
                 rotation.remember_lane(self.key.turn, self.key.band, self.key.lane)
             self.chooser.running[self.key.turn] += jobs
+
+    def _take_heads(self, most: int) -> list[Row]:
+        """The head, and what follows it here and never expires; up to so many."""
+        rows = self._rows
+        found = [rows.popleft()]
+        while len(found) < most and rows and rows[0]["expires_at"] is None:
+            found.append(rows.popleft())
+        return found
 
     def _head(self) -> Row | None:
         """The next job of the lane that has not expired."""

@@ -94,8 +94,10 @@ class Line(Protocol):
         """With `turn` and `lane`, the first job of a band."""
         ...
 
-    def take(self, key: LaneKey, row: Row, plan: Sequence[Need], *, reserved: bool) -> None:
-        """It is chosen: no later look of this claim finds it."""
+    def take(
+        self, key: LaneKey, rows: Sequence[Row], plan: Sequence[Need], *, reserved: bool
+    ) -> None:
+        """They are chosen: no later look of this claim finds them."""
         ...
 
     def expire(self, key: LaneKey, row: Row) -> None:

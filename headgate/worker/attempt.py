@@ -47,6 +47,27 @@ class Attempt:
     what is freed at once need not be searched for by the garbage collector.
     """
 
+    __slots__ = (
+        "_closed",
+        "_desk",
+        "_lent",
+        "_lock",
+        "began",
+        "claimed",
+        "deadline",
+        "entered",
+        "followups",
+        "granted_at",
+        "halt",
+        "hold",
+        "holding",
+        "stop",
+        "task",
+        "timeout",
+        "token",
+        "unstarted",
+    )
+
     def __init__(
         self,
         claimed: Claimed,

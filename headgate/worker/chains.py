@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from headgate.jobs import Claimed
 from headgate.stores.protocol import Chain, Passed
 from headgate.stores.protocol.claims import AHEAD
@@ -47,8 +49,7 @@ class Hold:
         return Hold(claimed.chain, claimed.token, bool(claimed.groups), claimed.token)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Start:
+class Start(msgspec.Struct, frozen=True, eq=False):
     """A reserved job that has started, and of which the store is not known to know."""
 
     token: int
@@ -178,6 +179,8 @@ class Chains:
         """By chain, the attempts that run."""
         self._most: dict[str, int] = {}
         """The same, at most, since the last round trip was put together."""
+        self._ends: dict[str, int] = {}
+        """By chain, the attempts that ended since then."""
         self._free: dict[str, list[Hold]] = {}
         """Slots whose attempt ended since the last round trip was put together, with nothing
         to follow. The store still counts them: what it reserves meanwhile can go on in them."""
@@ -217,6 +220,7 @@ class Chains:
         chain = hold.chain
         hold.user = None
         users = self._users[chain] = self._users[chain] - 1
+        self._ends[chain] = self._ends.get(chain, 0) + 1
         if users and (chain == self.gives_way or chain in self.lets_go):
             # Its slots are not kept for what is on its way here either, or that would take the
             # place. The others of the chain go on: there is no hurry to ask for more.
@@ -282,12 +286,14 @@ class Chains:
         """What can start at once: its chain's attempts ended while it was on its way."""
         for chain, pool in list(self._pools.items()):
             free = self._free.get(chain, [])
+            dry = bool(free)
             while free and (follower := self._follow(free[-1])) is not None:
                 yield free.pop(), follower
             if chain not in self._users:
                 self._empty(chain, "nothing to follow")
-            pool.low = len(pool.waiting) * 3 // 4
-            if pool.waiting:
+            # As many as ended during this round trip will end during the next.
+            pool.low = max(len(pool.waiting) * 3 // 4, self._ends.get(chain, 0))
+            if len(pool.waiting) > pool.low and not dry:
                 self.low.discard(chain)
 
     def remove(self, token: int) -> bool:
@@ -339,15 +345,20 @@ class Chains:
         """What the round trip that is being put together has to say."""
         now = self._clock()
         starts = tuple(self.untold.values())
-        owners = tuple(s for s in starts if s.owns)
-        passed = tuple(
-            Passed(s.token, s.hold.owner if s.owns else None, now - s.at) for s in starts
-        )
+        owners: list[Start] = []
+        passed: list[Passed] = []
+        for start in starts:
+            owner = None
+            if start.owns:
+                owners.append(start)
+                owner = start.hold.owner
+            passed.append(Passed(start.token, owner, now - start.at))
         # The finishes that travel along give these slots back.
         self._free.clear()
         self.low.clear()
         self._most = dict(self._users)
-        self._sent = Sent(passed, starts, owners)
+        self._ends.clear()
+        self._sent = Sent(tuple(passed), starts, tuple(owners))
         return self._sent
 
     def confirmed(self, sent: Sent, stale: frozenset[int] = frozenset()) -> list[int]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from typing import Any
 
-from headgate.context import Context, active
+from headgate.context import Context, activate, active
 from headgate.errors import Control, HeadgateError
 from headgate.hooks import Hooks
 from headgate.tasks import Task
@@ -59,33 +59,33 @@ def run_sync(
 
 
 async def run_async(task: AnyTask, args: str, ctx: Context, hooks: Hooks, errors: int) -> Ending:
-    """Run an async task in this event loop."""
-    with active(ctx):
-        try:
-            call_args, call_kwargs = task.bind(args, ctx)
-        except Exception as error:
-            return refused("arguments", error)
-        try:
-            if not hooks.around_job:
-                return _returned(task, await task.fn(*call_args, **call_kwargs))
-            async with AsyncExitStack() as stack:
-                for around in hooks.around_job:
-                    manager = around(ctx)
-                    if isinstance(manager, AbstractContextManager):
-                        stack.enter_context(manager)
-                    else:
-                        await stack.enter_async_context(manager)
-                value = await task.fn(*call_args, **call_kwargs)
-                return _returned(task, value)
-            return Ending("returned", result="null")
-        except BaseException as error:
-            for found in _tell(hooks, ctx, error):
-                # Cancelled here, the hook is cut short; the code itself has ended before.
-                try:
-                    await found
-                except BaseException:
-                    _failed_hook(ctx)
-            return ending_of(error, delay_before_retry(task, errors, error))
+    """Run an async task in this event loop, as the one thing that this asyncio task is for."""
+    activate(ctx)
+    try:
+        call_args, call_kwargs = task.bind(args, ctx)
+    except Exception as error:
+        return refused("arguments", error)
+    try:
+        if not hooks.around_job:
+            return _returned(task, await task.fn(*call_args, **call_kwargs))
+        async with AsyncExitStack() as stack:
+            for around in hooks.around_job:
+                manager = around(ctx)
+                if isinstance(manager, AbstractContextManager):
+                    stack.enter_context(manager)
+                else:
+                    await stack.enter_async_context(manager)
+            value = await task.fn(*call_args, **call_kwargs)
+            return _returned(task, value)
+        return Ending("returned", result="null")
+    except BaseException as error:
+        for found in _tell(hooks, ctx, error):
+            # Cancelled here, the hook is cut short; the code itself has ended before.
+            try:
+                await found
+            except BaseException:
+                _failed_hook(ctx)
+        return ending_of(error, delay_before_retry(task, errors, error))
 
 
 def _returned(task: AnyTask, value: object) -> Ending:

@@ -68,7 +68,7 @@ def finish(
     token: int,
     ending: Ending,
     stop: Stop | None,
-    allowance: Allowance,
+    allowance: Callable[[], Allowance],
     followups: tuple[NewJob, ...] = (),
 ) -> Finish | None:
     """What to tell the store; None when the attempt is not ours to finish any more."""
@@ -81,7 +81,7 @@ def finish(
         if stop.kind == "stale":
             return None
         if stop.kind == "timeout":
-            return _error(token, ending, allowance, "timeout", _timed_out(stop, ending))
+            return _error(token, ending, allowance(), "timeout", _timed_out(stop, ending))
         # Code that came to its end in spite of the order to stop did what it was there for.
         if ending.kind not in ("returned", "refused"):
             if stop.kind == "cancel":
@@ -97,11 +97,11 @@ def finish(
         case "refused":
             return Finish(token, "failed", ending.reason, error=ending.failure)
         case "crashed":
-            return _error(token, ending, allowance, "crashed", ending.failure)
+            return _error(token, ending, allowance(), "crashed", ending.failure)
         case "retry":
-            return _error(token, ending, allowance, ending.reason or "retry", ending.failure)
+            return _error(token, ending, allowance(), ending.reason or "retry", ending.failure)
         case _:
-            return _error(token, ending, allowance, ending.reason or "error", ending.failure)
+            return _error(token, ending, allowance(), ending.reason or "error", ending.failure)
 
 
 def _error(

@@ -356,40 +356,43 @@ class Runner:
     # --- end ----------------------------------------------------------------------------------
 
     def _over(self, attempt: Attempt, ending: Ending) -> None:
-        if attempt.token in self._timers:
-            for timer in self._timers.pop(attempt.token):
-                timer.cancel()
+        for timer in self._timers.pop(attempt.token, ()):
+            timer.cancel()
         del self.attempts[attempt.token]
         passes = attempt.over()
         if self.on_over is not None:
             self.on_over(attempt)
+        ran = self._loop.time() - attempt.began
         if attempt.task.isolate is None and attempt.task.command is None:
-            seconds = self._loop.time() - attempt.began
-            self._chains.pace.note(attempt.claimed.task, seconds)
-        stop = attempt.stop
-        if ending.kind == "raised" and ends_with(attempt, stop):
-            # Killed for good: the end is its own, and not one to be tried again.
-            stop, ending = None, msgspec.structs.replace(ending, again=False)
-        told = finish(
-            *(attempt.token, ending, stop, attempt.allowance()),
-            tuple(attempt.followups),
-        )
-        if told is not None and attempt.task.on_end is not None:
-            told = _with_jobs(attempt, told)
-        # What a command wrote is forgotten by the pruner only, with its job.
-        keeps = told is None or told.outcome not in self._forgotten
-        if told is not None and not keeps and attempt.task.command is None:
-            told = msgspec.structs.replace(told, keep=False)
-        if told is not None and any(job.caps for job in told.followups):
+            self._chains.pace.note(attempt.claimed.task, ran)
+        told = self._told(attempt, ending)
+        if told is not None and told.followups and any(job.caps for job in told.followups):
             self._capped[attempt.token] = attempt
         if self._app.meter is not None:
-            ran = None if ending.kind == "unstarted" else self._loop.time() - attempt.began
-            self._app.meter.ended(attempt.claimed, ran, told)
+            self._app.meter.ended(
+                attempt.claimed, None if ending.kind == "unstarted" else ran, told
+            )
         self._log(attempt, told)
         self._go_on(attempt.hold, passes=passes)
         if not self.attempts:
             self._empty.set()
         self._ended(attempt.token, told)
+
+    def _told(self, attempt: Attempt, ending: Ending) -> Finish | None:
+        """What the store is to hear of this end; None: nothing, it is not ours to tell."""
+        stop, task = attempt.stop, attempt.task
+        if ending.kind == "raised" and ends_with(attempt, stop):
+            # Killed for good: the end is its own, and not one to be tried again.
+            stop, ending = None, msgspec.structs.replace(ending, again=False)
+        told = finish(attempt.token, ending, stop, attempt.allowance, tuple(attempt.followups))
+        if told is None:
+            return None
+        if task.on_end is not None:
+            told = _with_jobs(attempt, told)
+        # What a command wrote is forgotten by the pruner only, with its job.
+        if told.outcome in self._forgotten and task.command is None:
+            told = msgspec.structs.replace(told, keep=False)
+        return told
 
     def heard(self, tokens: Iterable[int], refused: Iterable[tuple[int, Refusal]]) -> None:
         """The store has answered to these ends, and refused what follows from some."""

@@ -51,19 +51,19 @@ CHILD = NewJob("child")
     ],
 )
 def test_outcome(ending: Ending, stop: Stop, allowance: Allowance, outcome, reason) -> None:
-    told = finish(7, ending, stop, allowance, (CHILD,))
+    told = finish(7, ending, stop, lambda: allowance, (CHILD,))
     assert told is not None
     assert (told.token, told.outcome, told.reason) == (7, outcome, reason)
     assert told.followups == ((CHILD,) if outcome == "succeeded" else ())
 
 
 def test_a_lost_attempt_says_nothing() -> None:
-    assert finish(7, Ending("returned"), Stop("stale", ""), ONE_LEFT) is None
+    assert finish(7, Ending("returned"), Stop("stale", ""), lambda: ONE_LEFT) is None
 
 
 def test_delays() -> None:
     def delay(ending: Ending, stop: Stop | None = None) -> float:
-        told = finish(7, ending, stop, ONE_LEFT)
+        told = finish(7, ending, stop, lambda: ONE_LEFT)
         assert told is not None
         return told.delay
 

@@ -44,21 +44,22 @@ def parameters(
 ) -> tuple[Any, ...]:
     """All that one round trip says, in the order in which the function takes it. `followed` tells
     what an attempt held in slots that were never under its name."""
-    ended = {finish.token for finish in exchange.finishes}
-    ago = {one.token: one.ago for one in exchange.passed if one.token in ended}
-    passed = [one for one in exchange.passed if one.token not in ended]
     f = exchange.finishes
     r = exchange.progress
+    tokens = [x.token for x in f]
+    ended = set(tokens)
+    ago = {one.token: one.ago for one in exchange.passed if one.token in ended}
+    passed = [one for one in exchange.passed if one.token not in ended]
     keys = order.lanes
     groups, needs = _needs(order, room)
     return (
         exchange.worker, op,
-        arrays.numbers(x.token for x in f), arrays.texts(x.outcome for x in f),
-        arrays.texts(x.reason for x in f), arrays.texts(x.result for x in f),
-        arrays.texts(moves.error_text(x.error) for x in f),
-        arrays.numbers(ago.get(x.token) for x in f),
-        arrays.texts(followed(x.token) if x.token in ago else None for x in f),
-        arrays.flags(x.keep for x in f),
+        arrays.numbers(tokens), arrays.texts([x.outcome for x in f]),
+        arrays.texts([x.reason for x in f]), arrays.texts([x.result for x in f]),
+        arrays.texts([x.error and moves.error_text(x.error) for x in f]),
+        arrays.numbers(map(ago.get, tokens)),
+        arrays.texts([followed(token) if token in ago else None for token in tokens]),
+        arrays.flags([x.keep for x in f]),
         arrays.numbers(x.token for x in passed), arrays.numbers(x.owner for x in passed),
         arrays.numbers(x.ago for x in passed),
         arrays.numbers(x.token for x in r), arrays.numbers(x.fraction for x in r),

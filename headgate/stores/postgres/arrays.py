@@ -26,7 +26,10 @@ def texts(values: Iterable[str | None]) -> str:
     >>> texts(["a", None, 'say "x"'])
     '{"a",NULL,"say \\"x\\""}'
     """
-    return "{" + ",".join(map(_cell, values)) + "}"
+    found = list(values)
+    if found and found.count(found[0]) == len(found):  # as most columns of most round trips are
+        return "{" + ",".join([_cell(found[0])] * len(found)) + "}"
+    return "{" + ",".join(map(_cell, found)) + "}"
 
 
 def _cell(value: str | None) -> str:
@@ -46,4 +49,4 @@ def flags(values: Iterable[bool]) -> str:
     >>> flags([True, False])
     '{t,f}'
     """
-    return "{" + ",".join("t" if v else "f" for v in values) + "}"
+    return "{" + ",".join(["t" if v else "f" for v in values]) + "}"

@@ -95,6 +95,8 @@ class Books:
     def freed_by(self, exchange: Exchange) -> Counter[str]:
         """The units that this round trip gives back."""
         freed: Counter[str] = Counter()
+        if not self._held:
+            return freed
         passed = {one.owner for one in exchange.passed}
         for finish in exchange.finishes:
             if finish.token not in passed:
@@ -134,7 +136,9 @@ class Books:
         if capped and capped[0]:
             self.capped[token] = job
             self.starts = self.starts or capped[0] == 2
-        counts: dict[str, int] = history or {}
+        errors, lost = 0, 0
+        if history:
+            errors, lost = history.get("error", 0), history.get("lost", 0)
         if taken is not None:
             chain, picked = taken.chain, taken.grant.picked
             self._follows[token] = chain
@@ -149,26 +153,12 @@ class Books:
             groups = tuple((group, slot) for group, slot, _ in kept)
             every = len(needs_of(key.band, key.lane).all) if slots else 0
             picked = tuple(group for group, _, _ in slots[every:])
+        queue, priority, band, turn, _ = key
+        # By their places: by name they would take twice as long, and these are thousands.
         return Claimed(
-            job=job,
-            token=token,
-            attempt=attempt,
-            task=Band.parse(key.band).task,
-            args=args,
-            queue=key.queue,
-            priority=key.priority,
-            turn=key.turn,
-            options=options,
-            groups=groups,
-            picked=picked,
-            errors=counts.get("error", 0),
-            lost=counts.get("lost", 0),
-            created_at=created_at,
-            ready_at=since,
-            started_at=self.now,
-            chain=chain,
-            reserved=taken is not None,
-        )
+            job, token, attempt, Band.parse(band).task, args, queue, priority, turn, options,
+            groups, picked, errors, lost, created_at, since, self.now, chain, taken is not None,
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=16384)

@@ -284,12 +284,14 @@ class ViewLine:
         rows = self._rows("first_of_band", {"queue": queue, "priority": priority, "band": band})
         return rows[0] if rows else None
 
-    def take(self, key: LaneKey, row: Row, plan: Sequence[Need], *, reserved: bool) -> None:
+    def take(
+        self, key: LaneKey, rows: Sequence[Row], plan: Sequence[Need], *, reserved: bool
+    ) -> None:
         number = self.order.number(key)
         if number is None:
             lane = self._lane(key)
-            number = self.order.note(key, row["place"] if lane is None else lane.place)
-        self.order.jobs.append(-number if reserved else number)
+            number = self.order.note(key, rows[0]["place"] if lane is None else lane.place)
+        self.order.jobs += [-number if reserved else number] * len(rows)
 
     def expire(self, key: LaneKey, row: Row) -> None:
         raise AssertionError("what has expired is found when it is taken")

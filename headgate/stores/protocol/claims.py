@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from headgate.jobs import Claimed, Finish, Progress, Refusal
 from headgate.turns import ClaimState
 
@@ -33,8 +35,7 @@ class Chain:
     """Seconds of work reserved behind them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(msgspec.Struct, frozen=True, gc=False):
     """A job reserved ahead has started, in the slots of an attempt of this worker's that
     ended. `owner` is the attempt under which the store still knows those slots; None: the
     store need not move them, for there are none or this attempt has ended too."""

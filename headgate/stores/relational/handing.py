@@ -9,7 +9,8 @@ store would free them, while code runs in them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from headgate.stores.protocol import Exchange, Passed
 from headgate.stores.relational.transaction import Transaction

@@ -81,8 +81,11 @@ class TransactionLine:
         params = {"queue": queue, "priority": priority, "band": band}
         return self._tx.row(Q.first_of_band, params)
 
-    def take(self, key: LaneKey, row: ReadyRow, plan: Sequence[Need], *, reserved: bool) -> None:
-        self._leave(key, row)
+    def take(
+        self, key: LaneKey, rows: Sequence[ReadyRow], plan: Sequence[Need], *, reserved: bool
+    ) -> None:
+        for row in rows:
+            self._leave(key, row)
 
     def expire(self, key: LaneKey, row: ReadyRow) -> None:
         tx = self._tx
