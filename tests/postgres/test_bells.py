@@ -126,6 +126,27 @@ def test_nobody_is_notified_while_nobody_listens(
         bell.close()
 
 
+def test_a_ring_waits_for_no_disk_and_nothing_else_goes_without(
+    database: Database, bells: Bells
+) -> None:
+    """A notification is committed, and heard only then; what was rung for is on disk by then."""
+    listen(bells)
+    wait_until(lambda: ears(database) == 1)
+    shown = "SELECT current_setting('synchronous_commit')"
+    with psycopg.connect(database.address.conninfo, autocommit=True) as session:
+        (before,) = session.execute(shown).fetchone() or ()
+        with session.transaction():
+            session.execute(f"SELECT {database.schema}.ring('work')".encode())
+            assert session.execute(shown).fetchone() == ("off",)
+        assert session.execute(shown).fetchone() == (before,)
+    assert before == "on"
+    with database.write() as tx:
+        tx.ring("work")
+        assert tx.value(shown) == before, "rung behind the commit, not in it"
+    with database.write() as tx:
+        assert tx.value(shown) == before, "the session is as it was"
+
+
 def test_a_busy_listeners_ear_closes_and_opens_again(
     database: Database, bells: Bells, other: Bells
 ) -> None:

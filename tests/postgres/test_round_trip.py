@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from headgate.jobs import CapUse, Claimed, Finish, NewJob
+from headgate.limits import Need, Needs
 from headgate.stores.postgres import store
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.store import PostgresStore
 from headgate.stores.postgres.transaction import Transaction
 from headgate.stores.postgres.trip import RoundTrip
-from headgate.stores.protocol import Claim, Exchange, Passed
+from headgate.stores.protocol import Claim, Exchange, Passed, QueueShare
 from headgate.stores.relational import finishing
 from tests.conformance.conftest import Hand, Rig, need
 from tests.postgres.lost import lost_answer
@@ -297,6 +298,39 @@ def test_an_idle_worker_takes_the_one_job_there_is_in_one_round_trip(
     assert trips()[1] == 0
     rig.submit()
     assert trips() == (2, 1), "there are two lanes"
+
+
+def test_the_one_job_there_is_is_left_where_something_comes_before_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = rig.hand()
+    other = rig.hand("other", tasks=("unheard-of",))
+    sent = Sent(monkeypatch)
+
+    def alone(who: Hand = hand, **more: Any) -> bool:
+        """Was it taken without a second look?"""
+        sent.take()
+        found = who.exchange(room=2, **more).claimed
+        counted = len(sent.take())
+        who.end_all()
+        return counted == 1 and len(found) == 1
+
+    hand.exchange(room=2)
+    other.exchange(room=2)
+    rig.submit()
+    assert not alone(other), "a task that it does not know"
+    assert not alone(queues=(QueueShare("elsewhere", 2),)), "a queue that it does not serve"
+    assert alone()
+    rig.submit()
+    (late,) = rig.submit(delay=0.05)
+    rig.clock.advance(1.0)
+    got = hand.exchange(room=2)
+    assert late in [c.job for c in got.claimed], "what was due is let in before"
+    hand.end_all()
+    rig.submit(turn="acme")
+    assert alone()
+    rig.submit(needs=Needs(one_of=((Need("a"), Need("b")),)))
+    assert not alone()
 
 
 def test_limits_of_others_cost_those_without_nothing(

@@ -303,6 +303,44 @@ def test_time_to_ask_when_little_is_left() -> None:
     assert low == [False, True, True, True, True, True, True]
 
 
+def test_who_ran_dry_while_more_was_on_its_way_asks_again_at_once() -> None:
+    chains = books()
+    hold = chains.granted(claimed(1))
+    chains.reserve(claimed(2, reserved=True), 0.0)
+    assert list(chains.fill()) == []
+    sent = chains.send()
+    assert chains.ended(hold, passes=True) is not None
+    assert chains.ended(hold, passes=True) is None, "dry"
+    chains.confirmed(sent)
+    for token in range(3, 103):
+        chains.reserve(claimed(token, reserved=True), 0.0)
+    assert len(list(chains.fill())) == 1
+    assert chains.low == {"c"}, "a hundred, and nobody knows how many it would have taken"
+    chains.confirmed(chains.send())
+    assert list(chains.fill()) == []
+    assert not chains.low, "nothing has ended while that was under way"
+
+
+def test_as_many_as_ended_during_one_round_trip_are_few_for_the_next() -> None:
+    chains = books()
+    hold = chains.granted(claimed(1))
+    for token in range(2, 102):
+        chains.reserve(claimed(token, reserved=True), 0.0)
+    assert list(chains.fill()) == []
+    sent = chains.send()
+    for _ in range(50):
+        assert chains.ended(hold, passes=True) is not None
+    chains.confirmed(sent)
+    assert list(chains.fill()) == []
+    assert chains.low == {"c"}, "the fifty that are left are over before the next has ended"
+    sent = chains.send()
+    for _ in range(5):
+        assert chains.ended(hold, passes=True) is not None
+    chains.confirmed(sent)
+    assert list(chains.fill()) == []
+    assert not chains.low
+
+
 def test_the_few_of_one_chain_do_not_press_while_the_many_of_another_go_on() -> None:
     chains = books()
     many = [chains.granted(claimed(n, chain="many")) for n in range(1, 91)]

@@ -61,7 +61,7 @@ class Exchanger:
         told = replace(exchange, claim=None) if found else exchange
         stale: set[int] = set()
         refused: dict[int, Refusal] = {}
-        if _linked(told.passed) or not all([_plain(finish) for finish in told.finishes]):
+        if _linked(told.passed) or not all(map(_plain, told.finishes)):
             in_full, told = _split(told)
             outcome = self._finish_in_full(in_full, refused, unheard)
             if outcome is None:

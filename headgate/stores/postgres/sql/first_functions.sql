@@ -1,42 +1,73 @@
--- A worker with nothing to do looks. Where all that it finds is one job that needs nothing, there
--- is nothing to choose: it is taken at once, in the same round trip. `seen` is what `look` answers,
--- `act` what `act` does, or null. `p_version`: of the limits, as the worker knows them; a migration
--- changes it, and whoever has not heard of that is given nothing here.
+-- A worker with nothing to do looks. Where all that stands in line is one job that needs nothing,
+-- there is nothing to choose: it is taken at once, in the same round trip, and nothing else is
+-- looked at. `seen` is what `look` answers, of that one job only, `act` what `act` does, or null:
+-- then `seen` is all that `look` sees. `p_version`: of the limits, as the worker knows them; a
+-- migration changes it, and whoever has not heard of that is given nothing here.
 CREATE OR REPLACE FUNCTION headgate.look_and_take(
     p_rings text[], p_worker text, p_queues text[], p_tasks text[], p_skip text[], p_cursors json,
     p_turns integer, p_lanes integer, p_wanted integer, p_heads json, p_due_since float8,
     p_op bigint, p_version bigint
-) RETURNS json LANGUAGE plpgsql AS $$
+) RETURNS json LANGUAGE plpgsql
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
 DECLARE
-    v_seen json := headgate.look(p_rings, p_worker, p_queues, p_tasks, p_skip, p_cursors, p_turns,
-                                 p_lanes, p_wanted, p_heads, p_due_since);
-    v_band json := v_seen -> 'bands' -> 0;
-    v_lane json := v_seen -> 'lanes' -> 0;
+    v_now float8 := headgate.clock();
+    v_job record;
+    v_glance record;
+    v_shape json;
+    v_seen json;
     v_act json;
 BEGIN
-    IF json_array_length(v_seen -> 'lanes') = 1 AND json_array_length(v_seen -> 'bands') = 1
-        AND v_lane ->> 3 = '1' AND v_lane ->> 4 = 'false'
-        -- Read, not searched for: a task may have any name, that of an empty list too.
-        AND json_array_length((v_band ->> 2)::json -> 1) = 0
-        AND json_array_length((v_band ->> 2)::json -> 2) = 0 AND v_lane ->> 2 = ''
-        -- What has to be done first is left to the caller.
-        AND v_seen ->> 'paused' IS NULL AND v_seen ->> 'expired' = 'false'
-        AND v_seen ->> 'unrouted' = 'false'
-        AND (v_seen ->> 'version')::bigint >= 0 AND (v_seen ->> 'version')::bigint = p_version
-        AND coalesce((v_seen ->> 'next_due')::float8 > (v_seen ->> 'now')::float8, true)
-    THEN
-        v_act := headgate.act(
-            w_id => p_worker, w_op => p_op,
-            f_token => '{}', f_state => '{}', f_reason => '{}', f_result => '{}', f_error => '{}',
-            f_ago => '{}', f_held => '{}', f_keep => '{}',
-            p_token => '{}', p_owner => '{}', p_ago => '{}',
-            r_token => '{}', r_fraction => '{}', r_text => '{}',
-            l_queue => ARRAY[v_band ->> 0], l_priority => ARRAY[(v_band ->> 1)::smallint],
-            l_band => ARRAY[v_band ->> 2], l_turn => ARRAY[v_lane ->> 1],
-            l_lane => ARRAY[v_lane ->> 2], l_place => ARRAY[(v_lane ->> 5)::bigint],
-            g_name => '{}', g_value => '{}', g_per => NULL, g_burst => NULL,
-            n_lane => '{}', n_choice => '{}', n_group => '{}', n_units => '{}',
-            c_version => (v_seen ->> 'version')::bigint, c_order => '{1}');
+    SELECT x.*, count(*) OVER () AS n INTO v_job FROM (
+        SELECT r.queue, r.priority, r.band, r.turn, r.lane, r.place, r.job, r.since
+        FROM headgate.ready r
+        ORDER BY r.queue, r.priority, r.band, r.turn, r.lane, r.place LIMIT 2
+    ) x LIMIT 1;
+    IF v_job.n = 1 AND v_job.lane = '' AND (p_queues IS NULL OR v_job.queue = ANY (p_queues)) THEN
+        v_shape := v_job.band::json;
+        IF (v_shape ->> 0) = ANY (p_tasks) AND json_array_length(v_shape -> 1) = 0
+           AND json_array_length(v_shape -> 2) = 0 THEN
+            SELECT c.value AS version, c.ends,
+                   (SELECT s.run_at FROM headgate.scheduled s WHERE s.run_at >= p_due_since
+                    ORDER BY s.run_at LIMIT 1) AS due
+            INTO v_glance FROM headgate.counters c
+            WHERE c.name = 'limits' AND c.value = p_version
+              AND coalesce(c.ends > v_now, true)
+              -- What has to be done first is left to the caller.
+              AND NOT EXISTS (SELECT 1 FROM headgate.queues q
+                              WHERE q.name = v_job.queue AND q.paused)
+              AND NOT EXISTS (SELECT 1 FROM headgate.unrouted)
+              AND NOT EXISTS (SELECT 1 FROM headgate.leases l
+                              WHERE l.worker > '' AND l.ends <= v_now AND NOT l.dead);
+            IF v_glance.version IS NOT NULL AND coalesce(v_glance.due > v_now, true) THEN
+                v_act := headgate.act(
+                    w_id => p_worker, w_op => p_op,
+                    f_token => '{}', f_state => '{}', f_reason => '{}', f_result => '{}',
+                    f_error => '{}', f_ago => '{}', f_held => '{}', f_keep => '{}',
+                    p_token => '{}', p_owner => '{}', p_ago => '{}',
+                    r_token => '{}', r_fraction => '{}', r_text => '{}',
+                    l_queue => ARRAY[v_job.queue], l_priority => ARRAY[v_job.priority],
+                    l_band => ARRAY[v_job.band], l_turn => ARRAY[v_job.turn],
+                    l_lane => ARRAY[v_job.lane], l_place => ARRAY[v_job.place],
+                    g_name => '{}', g_value => '{}', g_per => NULL, g_burst => NULL,
+                    n_lane => '{}', n_choice => '{}', n_group => '{}', n_units => '{}',
+                    c_version => v_glance.version, c_order => '{1}');
+                v_seen := json_build_object(
+                    'now', v_now, 'version', v_glance.version,
+                    'bands', json_build_array(
+                        json_build_array(v_job.queue, v_job.priority, v_job.band)),
+                    'turns', json_build_array(
+                        json_build_array(0, NULL, ARRAY[v_job.turn], true, '{}'::text[], true)),
+                    'lanes', json_build_array(json_build_array(
+                        0, v_job.turn, v_job.lane, 1, false, v_job.place, v_job.job,
+                        v_job.since)),
+                    'next_due', v_glance.due, 'next_end', v_glance.ends);
+                RETURN json_build_object('seen', v_seen, 'act', v_act);
+            END IF;
+        END IF;
     END IF;
-    RETURN json_build_object('seen', v_seen, 'act', v_act);
+    v_seen := headgate.look(p_rings, p_worker, p_queues, p_tasks, p_skip, p_cursors, p_turns,
+                            p_lanes, p_wanted, p_heads, p_due_since);
+    RETURN json_build_object('seen', v_seen, 'act', NULL);
 END $$;

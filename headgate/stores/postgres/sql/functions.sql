@@ -30,7 +30,8 @@ END $$;
 
 -- Wake who listens for `what`, at commit, if anybody does: a notification takes a lock that
 -- all databases of the server share. To be called in a transaction that begins after what
--- there is to be found was committed: an ear that opens after this look finds it by itself.
+-- there is to be found was committed, and that writes nothing: an ear that opens after this look
+-- finds it by itself.
 -- Ears are of real processes and go by the real time, whatever clock a test holds.
 CREATE OR REPLACE FUNCTION headgate.ring(what text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -38,6 +39,9 @@ BEGIN
         SELECT 1 FROM headgate.ears e
         WHERE e.what = ring.what AND e.ends > extract(epoch FROM clock_timestamp())
     ) THEN
+        -- A notification is committed like a write, and heard only then. Nothing else is written
+        -- in this transaction, and a ring need not outlive a crash: nobody waits for the disk.
+        PERFORM set_config('synchronous_commit', 'off', true);
         PERFORM pg_notify('headgate.bells', ring.what);
     END IF;
 END $$;
