@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -181,6 +182,7 @@ class WorkLoop:
     async def _run(self, ready: Callable[[], None]) -> End:
         await self._declare()
         await call_hooks(self._app.hooks.worker_start, "on_worker_start")
+        self._runner.context = contextvars.copy_context()
         ready()
         self._started = True
         if self._orders:

@@ -86,6 +86,9 @@ class Runner:
         self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="headgate-job")
         self._chores = ThreadPoolExecutor(1, thread_name_prefix="headgate-overdue")
         self._loop = asyncio.get_running_loop()
+        self.context = contextvars.copy_context()
+        """The context variables as every job finds them. The next job is started by the one that
+        ended: in that one's context, it would find what was left there."""
         self.attempts: dict[int, Attempt] = {}
         self.granted_at = 0.0
         """When the last claim that was answered had been sent: it granted what starts now,
@@ -187,7 +190,7 @@ class Runner:
         self._ended(claimed.token, told)
 
     def _start_async(self, attempt: Attempt) -> None:
-        task = self._loop.create_task(self._run_async(attempt))
+        task = self._loop.create_task(self._run_async(attempt), context=self.context.copy())
 
         def halt(_: Stop) -> None:
             task.cancel()
@@ -211,7 +214,7 @@ class Runner:
 
     def _start_thread(self, attempt: Attempt) -> None:
         claimed, hooks = attempt.claimed, self._app.hooks
-        context = contextvars.copy_context()
+        context = self.context.copy()
 
         def wait_for(awaitable: Awaitable[Any]) -> Any:
             # SystemExit thrown in the loop would end it; it belongs to the thread of the job.
@@ -246,7 +249,7 @@ class Runner:
         self._threads.submit(run)
 
     def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(coroutine)
+        task = self._loop.create_task(coroutine, context=self.context.copy())
         self._coroutines.add(task)
         task.add_done_callback(self._coroutines.discard)
 

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,27 @@ def test_unlimited_jobs_are_fetched_ahead_too(make: Callable[..., Stage]) -> Non
     stage.burst(concurrency=5)
     assert sorted(ran) == list(range(500))
     assert len(stage.watched.reserved) > 300
+
+
+@pytest.mark.parametrize("kind", ["loop", "thread"])
+def test_what_follows_finds_what_the_start_of_the_worker_left_and_nothing_of_others(
+    make: Callable[..., Stage], kind: str
+) -> None:
+    mine: ContextVar[str] = ContextVar("mine", default="nothing")
+    stage = make(kind, 2)
+    stage.app.on_worker_start(lambda: mine.set("the worker's"))
+    found: Counter[str] = Counter()
+
+    def look(ctx: Context, n: int) -> None:
+        found[mine.get()] += 1
+        mine.set(f"job {n}'s")
+
+    stage.extra = look
+    stage.submit(300)
+    stage.burst()
+    stage.all_done()
+    assert stage.watched.reserved, "some followed others without a round trip"
+    assert found == {"the worker's": 300}
 
 
 @pytest.mark.parametrize(
