@@ -19,12 +19,9 @@ DECLARE
     v_seen json;
     v_act json;
 BEGIN
-    SELECT x.*, count(*) OVER () AS n INTO v_job FROM (
-        SELECT r.queue, r.priority, r.band, r.turn, r.lane, r.place, r.job, r.since
-        FROM headgate.ready r
-        ORDER BY r.queue, r.priority, r.band, r.turn, r.lane, r.place LIMIT 2
-    ) x LIMIT 1;
-    IF v_job.n = 1 AND v_job.lane = '' AND (p_queues IS NULL OR v_job.queue = ANY (p_queues)) THEN
+    SELECT r.queue, r.priority, r.band, r.turn, r.lane, r.place, r.job, r.since INTO v_job
+    FROM headgate.ready r ORDER BY r.queue, r.priority, r.band, r.turn, r.lane, r.place LIMIT 1;
+    IF v_job.lane = '' AND (p_queues IS NULL OR v_job.queue = ANY (p_queues)) THEN
         v_shape := v_job.band::json;
         IF (v_shape ->> 0) = ANY (p_tasks) AND json_array_length(v_shape -> 1) = 0
            AND json_array_length(v_shape -> 2) = 0 THEN
@@ -34,6 +31,11 @@ BEGIN
             INTO v_glance FROM headgate.counters c
             WHERE c.name = 'limits' AND c.value = p_version
               AND coalesce(c.ends > v_now, true)
+              AND NOT EXISTS (
+                  SELECT 1 FROM headgate.ready r
+                  WHERE (r.queue, r.priority, r.band, r.turn, r.lane, r.place, r.job) >
+                        (v_job.queue, v_job.priority, v_job.band, v_job.turn, v_job.lane,
+                         v_job.place, v_job.job))
               -- What has to be done first is left to the caller.
               AND NOT EXISTS (SELECT 1 FROM headgate.queues q
                               WHERE q.name = v_job.queue AND q.paused)
