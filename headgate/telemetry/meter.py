@@ -67,7 +67,7 @@ class Meter:
         self._observe(names.CLAIM, (result,), seconds)
 
     def started(self, claimed: Claimed, now: float) -> None:
-        """`now` by the clock of the event loop. Of what was reserved ahead the store does not know
+        """`now` on the monotonic clock. Of what was reserved ahead the store does not know
         yet when it started, so its clock is taken from the last one that came to start at once."""
         if not claimed.reserved:
             self._offset = claimed.started_at - now

@@ -82,7 +82,7 @@ class Attempt:
         self.task = task
         self.hold = Hold.of(claimed) if hold is None else hold
         self.began = began
-        """By the event loop's clock."""
+        """On the monotonic clock itself: that of uvloop knows whole milliseconds only."""
         self.granted_at = granted_at
         self.timeout = task.timeout
         self.deadline: float | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -116,7 +117,7 @@ class Runner:
 
     def places(self) -> Mapping[str, int]:
         """By chain, the attempts whose slots are likely to go to the next one soon."""
-        short, since = self._chains.pace.short, self._loop.time() - self._chains.longest_wait
+        short, since = self._chains.pace.short, time.monotonic() - self._chains.longest_wait
         if not short:
             return {}
         return Counter(
@@ -162,7 +163,7 @@ class Runner:
                 failure = Failure("UnknownTask", f"no task {claimed.task!r} in this worker")
             self._refuse(claimed, failure)
             return False
-        began = self._loop.time()
+        began = time.monotonic()
         attempt = Attempt(claimed, task, self._desk, hold, began, self.granted_at)
         self.attempts[claimed.token] = attempt
         self._empty.clear()
@@ -365,7 +366,7 @@ class Runner:
         passes = attempt.over()
         if self.on_over is not None:
             self.on_over(attempt)
-        ran = self._loop.time() - attempt.began
+        ran = time.monotonic() - attempt.began
         if attempt.task.isolate is None and attempt.task.command is None:
             self._chains.pace.note(attempt.claimed.task, ran)
         told = self._told(attempt, ending)
