@@ -13,6 +13,7 @@ from headgate.jobs import CapUse, Claimed, Finish, NewJob
 from headgate.limits import Need, Needs
 from headgate.stores.postgres import store
 from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.exchanging import Exchanger
 from headgate.stores.postgres.store import PostgresStore
 from headgate.stores.postgres.transaction import Transaction
 from headgate.stores.postgres.trip import RoundTrip
@@ -215,6 +216,34 @@ def test_an_end_that_was_accepted_is_not_called_stale(
     told = rig.store.exchange(Exchange(hand.id, ends))
     assert (told.dead, told.stale) == (True, {b.token})
     assert [rig.state(one.job) for one in (a, b)] == ["scheduled", "ready"]
+
+
+def test_of_ends_that_are_told_one_by_one_those_before_the_death_count(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows from each is under a cap, so each is a transaction of its own."""
+    rig.submit(3)
+    hand = rig.hand()
+    a, b, c = hand.claim(room=3)
+    real = Exchanger._write_ends
+
+    def killed_behind(exchanger: Exchanger, *args: Any) -> Any:
+        outcome = real(exchanger, *args)
+        rig.store.declare_dead(hand.id, "killed")
+        return outcome
+
+    monkeypatch.setattr(Exchanger, "_write_ends", killed_behind)
+    follow = [NewJob("task", caps=(CapUse(name, max_total=1),)) for name in "xy"]
+    ends = [
+        Finish(a.token, "succeeded", followups=(follow[0],)),
+        Finish(b.token, "succeeded", followups=(follow[1],)),
+        Finish(c.token, "succeeded"),
+    ]
+    hand.running.clear()
+    told = rig.store.exchange(Exchange(hand.id, ends))
+    assert (told.dead, told.stale) == (True, {b.token, c.token})
+    assert [rig.state(one.job) for one in (a, b, c)] == ["succeeded", "ready", "ready"]
+    assert [rig.state(one.id) for one in follow] == ["ready", "gone"]
 
 
 def test_a_follow_up_under_a_cap_finds_the_room_of_who_ended_before(rig: Rig) -> None:

@@ -63,10 +63,13 @@ class Exchanger:
         refused: dict[int, Refusal] = {}
         if _linked(told.passed) or not all(map(_plain, told.finishes)):
             in_full, told = _split(told)
-            outcome = self._finish_in_full(in_full, refused, unheard)
-            if outcome is None:
-                return self._dead(exchange)
-            stale |= outcome
+            parts = _parts(in_full)
+            while parts:
+                outcome = self._finish_in_full(parts[0], refused, unheard)
+                if outcome is None:
+                    return self._dead(_joined(*parts, told), stale)
+                stale |= outcome
+                del parts[0]
         ended = self._capped(told)
         answer = RoundTrip(self._books, self._db, told, unheard).run()
         if answer is None:
@@ -245,6 +248,33 @@ def _split(exchange: Exchange) -> tuple[Exchange, Exchange]:
     return (
         Exchange(exchange.worker, others, passed=early),
         replace(exchange, finishes=plain, passed=late),
+    )
+
+
+def _parts(exchange: Exchange) -> list[Exchange]:
+    """The transactions in which this is told, one after the other. What follows from one end takes
+    the locks of its caps in one order; after those of another end they come as the ends do, and
+    somebody who tells two in the other order would wait for us while we wait for it. So there is
+    one end at most, the last, from which something under a cap follows."""
+    parts: list[list[Finish]] = [[]]
+    for finish in exchange.finishes:
+        parts[-1].append(finish)
+        if postgres_capping.has_caps(finish.followups):
+            parts.append([])
+    first, *others = parts if parts[-1] or len(parts) == 1 else parts[:-1]
+    # Starts come before all ends.
+    return [
+        replace(exchange, finishes=first),
+        *(Exchange(exchange.worker, finishes) for finishes in others),
+    ]
+
+
+def _joined(*exchanges: Exchange) -> Exchange:
+    """What all of them tell."""
+    return replace(
+        exchanges[-1],
+        finishes=[finish for one in exchanges for finish in one.finishes],
+        passed=[passed for one in exchanges for passed in one.passed],
     )
 
 

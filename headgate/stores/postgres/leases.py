@@ -95,6 +95,12 @@ def _bury(tx: Transaction, worker: str, reason: str, started: frozenset[int] | N
 
 # --- locks --------------------------------------------------------------------------------------
 
+# Whoever waits for several locks waits for them in one order: that of compaction, that of the
+# doctor, the worker's, that of the limits, those of groups by their numbers, those of caps by their
+# names, those of places. The others are for one thing each, and are taken alone. What is only tried
+# for may come later than that, as long as nothing is waited for behind it which comes before it.
+# `tests/postgres/test_lock_order.py` looks at every operation.
+
 
 def lock_groups(tx: Transaction, groups: Iterable[str]) -> None:
     """Before a grant: no limit is changed, and nobody else grants or counts in these groups,
