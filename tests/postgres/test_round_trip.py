@@ -21,6 +21,7 @@ from headgate.stores.protocol import Claim, Exchange, Passed, QueueShare
 from headgate.stores.relational import finishing
 from tests.conformance.conftest import Hand, Rig, need
 from tests.postgres.lost import lost_answer
+from tests.postgres.rival import Rival, Waiter
 
 
 def database(rig: Rig) -> Database:
@@ -272,6 +273,34 @@ def test_a_lost_answer_loses_nothing_of_an_idle_worker(rig: Rig, applied: bool) 
     assert [rig.state(id) for id in ids] == ["running" if applied else "ready"]
     got = hand.exchange(room=1)
     assert [(c.job, c.attempt) for c in got.claimed] == [(ids[0], 1)]
+
+
+def marks(rig: Rig) -> list[str]:
+    with database(rig).read() as tx:
+        return [row["grp"] for row in tx.rows("SELECT grp FROM headgate.refused ORDER BY grp")]
+
+
+def test_it_is_forgotten_who_was_in_want_of_a_group(rig: Rig, rival: Rival) -> None:
+    """Every look reads all marks: of many keys that were full one day no row may be left."""
+    rig.declare(api=1, gpu=1)
+    rig.submit(needs=need("api"))
+    rig.submit(needs=need("gpu"))
+    rig.hand().claim()
+    other = rig.hand("other")
+    for group in ("api", "gpu"):
+        rig.submit(task="wide", needs=need(group))
+    for _ in range(4):
+        assert other.claim() == []
+        rig.clock.advance(0.15)
+    assert marks(rig) == ["api", "gpu"]
+    rig.clock.advance(store.OLD_MARKS)
+    rival.run("SELECT 1 FROM headgate.refused WHERE grp = 'api' FOR UPDATE")
+    Waiter(rig.store.sweep).result()
+    assert marks(rig) == ["api"], "somebody renews it just now, and is not waited for"
+    rival.rollback()
+    rig.clock.advance(store.SLOTS_EVERY)
+    rig.store.sweep()
+    assert marks(rig) == []
 
 
 class Sent:

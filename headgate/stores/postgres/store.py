@@ -63,6 +63,9 @@ SLOTS_EVERY = 10.0
 IDLE_SLOTS = 3600.0
 """Seconds after which the row of a slot that nobody holds is deleted."""
 IDLE_GROUPS_AT_ONCE = 100
+OLD_MARKS = 60.0
+"""Seconds after which it is forgotten that somebody was in want of a group: every look reads all
+that is remembered."""
 DECISIONS = 20
 """How often a submit is decided again because what it was to replace has started meanwhile."""
 
@@ -256,10 +259,12 @@ class PostgresStore(RelationalStore):
             return tx.value(tx.sql.leases.due_for_sweep, times), slots_due
 
     def _sweep_slots(self) -> int:
-        """Free the slots that have ended and delete rows that are long idle. Seldom, for it
-        reads all rows; nothing depends on it."""
+        """Free the slots that have ended and delete rows that are long idle, and the marks of
+        groups of which nobody is in want any more. Seldom, for it reads all rows; nothing depends
+        on it."""
         with self._write() as tx:
             expired = holding.expire(tx)
+            tx.run(tx.sql.line.forget_refused, {"before": tx.now - OLD_MARKS})
         with self._write() as tx:
             idle = {"before": tx.now - IDLE_SLOTS}
             for row in tx.rows(tx.sql.slots.idle_groups, {**idle, "limit": IDLE_GROUPS_AT_ONCE}):

@@ -72,3 +72,8 @@ WHERE s.epoch = headgate.epoch() AND s.grp = :grp AND s.token IS NOT NULL
 INSERT INTO headgate.refused AS r (grp, worker, at) VALUES (:grp, :worker, headgate.clock())
 ON CONFLICT (grp) DO UPDATE SET worker = excluded.worker, at = excluded.at
 WHERE r.at < excluded.at - 0.5
+
+-- Who renews several of them at this moment waits for none of these, nor we for it.
+-- name: forget_refused
+DELETE FROM headgate.refused WHERE grp = ANY (ARRAY(
+    SELECT r.grp FROM headgate.refused r WHERE r.at <= :before FOR UPDATE SKIP LOCKED))
