@@ -62,6 +62,10 @@ class Rotation:
             self.lanes.pop(next(iter(self.lanes)))
 
 
+Head = int | tuple[int, int]
+"""What tells one head of a lane from the next: its place, or its place and its job."""
+
+
 @dataclass(slots=True)
 class ClaimState:
     """What a worker remembers from claim to claim. Losing it costs fairness for a moment,
@@ -79,8 +83,10 @@ class ClaimState:
     """The last claim's budget ended before its search did: the next one goes on."""
     barren: int = 0
     """How many such claims in a row found nothing to start."""
-    passed_over: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
-    """Lanes met and not served: lane → (place of its head, since when)."""
+    passed_over: dict[str, tuple[Head, float]] = field(
+        default_factory=dict[str, tuple[Head, float]]
+    )
+    """Lanes met and not served: lane → (its head, since when)."""
     watched_at: float = 0.0
     """When it was last looked at which lanes do not move."""
     seen: object = None
@@ -117,10 +123,10 @@ class ClaimState:
     def rotation(self, queue: str, priority: int) -> Rotation:
         return self.rotations.setdefault((queue, priority), Rotation())
 
-    def waited(self, lane: str, head: int, now: float) -> tuple[float, float]:
+    def waited(self, lane: str, head: Head, now: float) -> tuple[float, float]:
         """For how long, and since when, this head of a lane has been passed over."""
-        place, since = self.passed_over.get(lane, (head, now))
-        if place != head:
+        first, since = self.passed_over.get(lane, (head, now))
+        if first != head:
             since = now
         self.passed_over[lane] = (head, since)
         if len(self.passed_over) > 4096:

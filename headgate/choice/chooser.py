@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from headgate.choice.ahead import Ahead, groups_of
-from headgate.choice.line import LaneKey, Line, Taken
+from headgate.choice.line import LaneKey, Line, Row, Taken
 from headgate.choice.scan import Scan
 from headgate.choice.starving import Reserver
 from headgate.claim import Block, Group, Room
@@ -84,11 +84,13 @@ class Chooser:
             self._reserve()
         return has_room and (self.shared or (state.unfinished and not spins))
 
-    def watch(self, key: LaneKey, block: Block, head: int) -> None:
+    def watch(self, key: LaneKey, block: Block, head: Row) -> None:
         """A lane found its group full. If nobody serves it while others keep the group, they
         must hear of it: those who hand their slots on from job to job let them go then."""
         if self.watching and block.cause == "full":
-            waited, _ = self.claim.state.waited(f"full {key.text}", head, self.line.boot)
+            # Not by its place alone: what was submitted at one moment may stand at one place.
+            first = (head["place"], head["job"])
+            waited, _ = self.claim.state.waited(f"full {key.text}", first, self.line.boot)
             if waited >= REFUSED_AFTER:
                 self._refused.add(block.group)
 

@@ -108,7 +108,7 @@ class WaitingLane:
         if not self.needs.wide and not (chooser.watching and block.cause == "full"):
             return
         if (head := self._head()) is not None:
-            chooser.watch(self.key, block, head["place"])
+            chooser.watch(self.key, block, head)
             chooser.reserver.passed_over(self.key, self.needs, block, head["place"], head["job"])
 
     def _served(self, jobs: int) -> None:

@@ -95,7 +95,7 @@ class Scan:
         if head is None:
             return
         key = LaneKey(self.queue, self.priority, text, head["turn"], head["lane"])
-        chooser.watch(key, block, head["place"])
+        chooser.watch(key, block, head)
         if band.wide:
             needs = needs_of(text, head["lane"])
             chooser.reserver.passed_over(key, needs, block, head["place"], head["job"])

@@ -378,6 +378,30 @@ def test_cancelled_before_it_started(rig: Rig) -> None:
     assert record.attempt == 0
 
 
+def go_on(hand: Hand, ahead_room: int = 20) -> int:
+    """One job ends, and one that was reserved goes on in its slot; how many more were reserved."""
+    running, waiting = parts(list(hand.running.values()))
+    ended, begun = running[0], waiting[0]
+    hand.running[begun.token] = replace(begun, reserved=False)
+    passed = [Passed(begun.token, ended.token, 0.0)]
+    got = ask(hand, room=10, ahead_room=ahead_room, passed=passed, finishes=done(ended))
+    assert not got.stale
+    return len(parts(got.claimed)[1])
+
+
+def test_a_lane_that_moves_is_not_in_want(rig: Rig) -> None:
+    """All of them were submitted at one moment and stand at the same place in line. That somebody
+    else finds the group full does not end the chain that serves them."""
+    rig.declare(api=2)
+    rig.submit(60, needs=need("api"))
+    first, second = rig.hand(), rig.hand("second")
+    ask(first, room=10, ahead_room=2)
+    for _ in range(8):
+        assert second.claim() == []
+        rig.clock.advance(0.15)
+        assert go_on(first, ahead_room=1) == 1
+
+
 def test_a_starving_worker_gets_its_turn(rig: Rig) -> None:
     """A lane that nobody serves while another worker's chain keeps the group: the chain ends."""
     rig.declare(api=1)
