@@ -391,6 +391,24 @@ def test_the_one_job_there_is_is_left_where_something_comes_before_it(
     assert not alone()
 
 
+@pytest.mark.parametrize("moved", ["min", "max"])
+def test_two_that_were_submitted_together_are_two_in_whichever_generation(
+    rig: Rig, moved: str
+) -> None:
+    hand = rig.hand()
+    hand.exchange(room=2)
+    rig.submit(2)
+    database: Database = rig.store._db  # type: ignore[attr-defined]
+    for _ in range(2):  # it is made, then used
+        database.call("SELECT headgate.switch_generation(5)")
+    with database.write() as tx:
+        tx.run(
+            "UPDATE headgate.ready SET gen = headgate.current_generation()"
+            f" WHERE job = (SELECT {moved}(job) FROM headgate.ready)"
+        )
+    assert len(hand.exchange(room=2).claimed) == 2
+
+
 def test_limits_of_others_cost_those_without_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

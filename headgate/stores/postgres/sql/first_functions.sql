@@ -20,7 +20,10 @@ DECLARE
     v_act json;
 BEGIN
     SELECT r.queue, r.priority, r.band, r.turn, r.lane, r.place, r.job, r.since INTO v_job
-    FROM headgate.ready r ORDER BY r.queue, r.priority, r.band, r.turn, r.lane, r.place LIMIT 1;
+    FROM headgate.ready r
+    -- Down to the job: jobs that were submitted together have the same place, and where they are
+    -- in two generations any of them could come first. What is before it would not be seen below.
+    ORDER BY r.queue, r.priority, r.band, r.turn, r.lane, r.place, r.job LIMIT 1;
     IF v_job.lane = '' AND (p_queues IS NULL OR v_job.queue = ANY (p_queues)) THEN
         v_shape := v_job.band::json;
         IF (v_shape ->> 0) = ANY (p_tasks) AND json_array_length(v_shape -> 1) = 0
