@@ -11,7 +11,7 @@ import pytest
 
 from headgate.jobs import CapUse, Claimed, Finish, NewJob
 from headgate.limits import Need, Needs
-from headgate.stores.postgres import store
+from headgate.stores.postgres import dues, store
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.exchanging import Exchanger
 from headgate.stores.postgres.store import PostgresStore
@@ -407,6 +407,43 @@ def test_two_that_were_submitted_together_are_two_in_whichever_generation(
             f" WHERE job = (SELECT {moved}(job) FROM headgate.ready)"
         )
     assert len(hand.exchange(room=2).claimed) == 2
+
+
+def test_who_takes_the_one_job_there_is_remembers_how_long_it_looked_for_what_is_due(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else dead rows that stand there would be passed over by each of them: see `dues`."""
+    monkeypatch.setattr(dues, "SLOW", 1e-9)  # as if it took long
+    monkeypatch.setattr(dues, "PART", 1e9)
+    monkeypatch.setattr(dues, "LONGEST", 60.0)
+    asked: list[float] = []
+    real = RoundTrip._look_params
+
+    def look_params(trip: RoundTrip, *args: Any) -> tuple[Any, ...]:
+        params = real(trip, *args)
+        asked.append(params[-1])
+        return params
+
+    monkeypatch.setattr(RoundTrip, "_look_params", look_params)
+    hand = rig.hand()
+    hand.exchange(room=1)
+    asked.clear()
+    for _ in range(3):
+        rig.submit()
+        rig.clock.advance(1.0)
+        assert len(hand.exchange(room=1).claimed) == 1
+        hand.end_all()
+    began = rig.clock.now() - 3.0
+    assert asked == [began, began + 1.0, began + 2.0], "each from the time of the one before"
+    # One that began at the front, and was no quicker.
+    monkeypatch.setattr(dues, "LONGEST", -1.0)
+    rig.submit()
+    hand.exchange(room=1)
+    hand.end_all()
+    monkeypatch.setattr(dues, "LONGEST", 60.0)
+    rig.submit()
+    hand.exchange(room=1)
+    assert asked[-2:] == [0.0, rig.clock.now()]
 
 
 def test_limits_of_others_cost_those_without_nothing(

@@ -16,6 +16,9 @@ DECLARE
     v_job record;
     v_glance record;
     v_shape json;
+    v_began timestamptz;
+    v_due float8;
+    v_due_took float8;
     v_seen json;
     v_act json;
 BEGIN
@@ -28,10 +31,13 @@ BEGIN
         v_shape := v_job.band::json;
         IF (v_shape ->> 0) = ANY (p_tasks) AND json_array_length(v_shape -> 1) = 0
            AND json_array_length(v_shape -> 2) = 0 THEN
-            SELECT c.value AS version, c.ends,
-                   (SELECT s.run_at FROM headgate.scheduled s WHERE s.run_at >= p_due_since
-                    ORDER BY s.run_at LIMIT 1) AS due
-            INTO v_glance FROM headgate.counters c
+            -- How long this takes is told, as `look` does: where dead rows stand in the way, the
+            -- next look begins behind them.
+            v_began := clock_timestamp();
+            SELECT s.run_at INTO v_due FROM headgate.scheduled s
+            WHERE s.run_at >= p_due_since ORDER BY s.run_at LIMIT 1;
+            v_due_took := extract(epoch FROM clock_timestamp() - v_began)::float8;
+            SELECT c.value AS version, c.ends INTO v_glance FROM headgate.counters c
             WHERE c.name = 'limits' AND c.value = p_version
               AND coalesce(c.ends > v_now, true)
               AND NOT EXISTS (
@@ -45,7 +51,7 @@ BEGIN
               AND NOT EXISTS (SELECT 1 FROM headgate.unrouted)
               AND NOT EXISTS (SELECT 1 FROM headgate.leases l
                               WHERE l.worker > '' AND l.ends <= v_now AND NOT l.dead);
-            IF v_glance.version IS NOT NULL AND coalesce(v_glance.due > v_now, true) THEN
+            IF v_glance.version IS NOT NULL AND coalesce(v_due > v_now, true) THEN
                 v_act := headgate.act(
                     w_id => p_worker, w_op => p_op,
                     f_token => '{}', f_state => '{}', f_reason => '{}', f_result => '{}',
@@ -67,7 +73,7 @@ BEGIN
                     'lanes', json_build_array(json_build_array(
                         0, v_job.turn, v_job.lane, 1, false, v_job.place, v_job.job,
                         v_job.since)),
-                    'next_due', v_glance.due, 'next_end', v_glance.ends);
+                    'next_due', v_due, 'due_took', v_due_took, 'next_end', v_glance.ends);
                 RETURN json_build_object('seen', v_seen, 'act', v_act);
             END IF;
         END IF;
