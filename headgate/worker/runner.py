@@ -441,7 +441,9 @@ class Runner:
     def _later(
         self, attempt: Attempt, seconds: float, call: Callable[..., None], *args: Any
     ) -> None:
-        timer = self._loop.call_later(seconds, call, *args)
+        # Not in the context of the job that ended here and started this one: the loop keeps a timer
+        # that was cancelled, and all that is in its context, often until it would have run out.
+        timer = self._loop.call_later(seconds, call, *args, context=self.context)
         self._timers.setdefault(attempt.token, []).append(timer)
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ jobs themselves and from the store, with a worker whose store is watched, never 
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -210,6 +212,31 @@ def test_what_follows_finds_what_the_start_of_the_worker_left_and_nothing_of_oth
     stage.all_done()
     assert stage.watched.reserved, "some followed others without a round trip"
     assert found == {"the worker's": 300}
+
+
+def test_what_a_job_left_is_not_kept_until_the_time_out_of_the_next(
+    make: Callable[..., Stage],
+) -> None:
+    """The next one's timers are made where the last one ends."""
+    stage = make()
+    mine: ContextVar[Watched | None] = ContextVar("mine", default=None)
+    left: WeakSet[Watched] = WeakSet()
+    kept: list[int] = []
+
+    @stage.app.task(max_concurrent=1, timeout=3600)
+    async def timed(ctx: Context, last: bool) -> None:
+        large = Watched(ctx)
+        left.add(large)
+        mine.set(large)
+        await asyncio.sleep(0)
+        if last:
+            gc.collect()
+            kept.append(len(left))
+
+    stage.app.submit_many([timed.call(n == WARM) for n in range(WARM + 1)])
+    stage.burst()
+    assert stage.watched.reserved, "some followed others without a round trip"
+    assert kept == [1]
 
 
 @pytest.mark.parametrize(
