@@ -101,6 +101,12 @@ class ClaimState:
     """Claims in a row that others were quicker than."""
     opens: float | None = None
     """When the first rate opens that this search met shut, on the clock of its line."""
+    idle_since: float | None = None
+    """Since when nothing has run here, as far as that was looked at."""
+    idle_said: float = 0.0
+    """When that was last said to others."""
+    idle_elsewhere: frozenset[str] = frozenset()
+    """Groups of which this worker has several slots while another stands idle for them."""
     gives_way: str | None = None
     """The chain of this worker that is to leave a place to somebody who comes before it."""
     view: object = None

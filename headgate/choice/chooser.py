@@ -21,6 +21,10 @@ BARREN_CLAIMS = 50
 WATCH_EVERY = 0.1
 REFUSED_AFTER = 0.2
 """Seconds for which a lane has not moved before others hear that it wants what they hold."""
+IDLE_AFTER = 0.3
+"""Seconds for which nothing has run here, while others keep what could, before they hear of it …"""
+IDLE_EVERY = 0.5
+"""… and between two times that they do."""
 
 
 class Chooser:
@@ -54,6 +58,8 @@ class Chooser:
         self.watching = line.boot - claim.state.watched_at >= WATCH_EVERY
         """Is it time to look which lanes do not move?"""
         self._refused: set[str] = set()
+        self._full: list[str] = []
+        """Groups that were met full, when it was time to look."""
         self._shares = {share.name: share for share in claim.queues or ()}
         self._scans: dict[tuple[str, int, bool], Scan] = {}
         line.load_ahead(self._whole_groups())
@@ -80,6 +86,9 @@ class Chooser:
             self.line.note_refused(self._refused)
         if self.watching:
             state.watched_at = self.line.boot
+            self._say_idle()
+        idle = self.line.idle_others()
+        state.idle_elsewhere = idle & self._shareable() if idle else idle
         if self.hops > 0 and not self.shared:
             self._reserve()
         return has_room and (self.shared or (state.unfinished and not spins))
@@ -88,11 +97,32 @@ class Chooser:
         """A lane found its group full. If nobody serves it while others keep the group, they
         must hear of it: those who hand their slots on from job to job let them go then."""
         if self.watching and block.cause == "full":
+            if self.room.group(block.group).value != 1:  # of one slot there is no half
+                self._full.append(block.group)
             # Not by its place alone: what was submitted at one moment may stand at one place.
             first = (head["place"], head["job"])
             waited, _ = self.claim.state.waited(f"full {key.text}", first, self.line.boot)
             if waited >= REFUSED_AFTER:
                 self._refused.add(block.group)
+
+    def _say_idle(self) -> None:
+        """A lane that moves is served, be it by one worker alone, which hands its slots on from job
+        to job. Who has had nothing to run for a while says so: that one may leave it some."""
+        state, now = self.claim.state, self.line.boot
+        if self.claim.running or self.claim.chains or self.taken:
+            state.idle_since = None
+            return
+        state.idle_since = now if state.idle_since is None else state.idle_since
+        if not self._full or now - state.idle_since < IDLE_AFTER:
+            return
+        if now - state.idle_said >= IDLE_EVERY:
+            state.idle_said = now
+            self.line.note_idle(random.choice(self._full))
+
+    def _shareable(self) -> set[str]:
+        """Groups of which this worker has more than one slot for the jobs of a chain."""
+        shared = (chain for chain, now in self.claim.chains.items() if now.places > 1)
+        return {group for chain in shared for group in groups_of(chain)}
 
     def held_up(self, needs: Iterable[tuple[str, int]]) -> None:
         """Something cannot start. If a rate is the cause, ask again when it opens: nobody rings

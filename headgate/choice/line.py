@@ -120,3 +120,11 @@ class Line(Protocol):
     def note_refused(self, groups: Iterable[str]) -> None:
         """This worker is in want of these groups."""
         ...
+
+    def idle_others(self) -> frozenset[str]:
+        """Groups for whose jobs another worker stands idle."""
+        ...
+
+    def note_idle(self, group: str) -> None:
+        """This worker has nothing to run, and could run jobs of this group."""
+        ...

@@ -224,6 +224,8 @@ class Claimer:
         ear = Ear(self.store.bell("work"), self._heard)
         try:
             wait = 0.0
+            if not ear.hears:  # nor do others: they come along between two looks
+                self._offering.alone += _POLL_WITHOUT_BELL
             while not (self.closing and self.outbox.empty):
                 # Full, or about to ask again anyway: nobody need be told to wake us.
                 ear.awake(busy=wait <= 0 or self._room() <= 0)
@@ -424,6 +426,7 @@ class Claimer:
         if answer.recall or answer.dead:
             self.chains.give_all_back("recalled")
         self.chains.gives_way, self._state.gives_way = self._state.gives_way, None
+        self._offering.wanted, self._state.idle_elsewhere = self._state.idle_elsewhere, frozenset()
         for token, reason in answer.cancels:
             if self.chains.remove(token):
                 self._left = None if self._left is None else self._left + 1

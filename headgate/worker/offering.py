@@ -7,13 +7,16 @@ those it has most of, and leaves them alone for a moment; unless it is nearly fu
 runs, for then others have got what it had no room for. Where another worker takes them, both are
 faster together; where none does, it takes them back. It offers less and less often, or slots would
 go to and fro where all have enough.
+
+It does the same, however much use it has for them, when another worker has said that it stands idle
+for such jobs: else one machine would do all the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from headgate.choice.ahead import held_in
+from headgate.choice.ahead import groups_of, held_in
 from headgate.worker.chains import Chains
 
 BUSY = 0.85
@@ -24,7 +27,8 @@ FIRST = 0.1
 LONGEST = 10.0
 """Seconds between two offers: at first, and after some."""
 ALONE = 0.05
-"""Seconds for which they are left alone: who sleeps has woken by then, and asked."""
+"""Seconds for which they are left alone: who sleeps has woken by then, and asked. Where nobody can
+be woken, the time between two looks comes to it."""
 
 
 class Offering:
@@ -46,6 +50,10 @@ class Offering:
         self._trips = self._idle_trips = self._most = 0
         self._left: dict[str, int] = {}
         self._until = 0.0
+        self.alone = ALONE
+        """Seconds for which what is let go of is left alone."""
+        self.wanted: frozenset[str] = frozenset()
+        """Groups for whose jobs another worker stands idle."""
 
     def left(self) -> Mapping[str, int]:
         """By group, the units that a claim leaves free now."""
@@ -73,15 +81,18 @@ class Offering:
         most, self._most = self._most, 0
         if most == 0:
             self._pause = FIRST
-        elif (busy or idle) and most <= self._concurrency // 2:
+        elif self.wanted or ((busy or idle) and most <= self._concurrency // 2):
             self._offer(now)
 
     def _offer(self, now: float) -> None:
         limited = {chain: n for chain, n in self._chains.users.items() if held_in(chain)}
+        if self.wanted:
+            limited = {c: n for c, n in limited.items() if not self.wanted.isdisjoint(groups_of(c))}
         chain = max(limited, key=limited.__getitem__, default="")
         count = limited.get(chain, 0) // 2
         if count:
             self._chains.lets_go = {chain: count}
             self._left = {group: count * units for group, units in held_in(chain)}
-            self._until = now + ALONE
+            # What runs in them now ends first.
+            self._until = now + max(self._chains.pace.short.values(), default=0.0) + self.alone
             self._pause = min(LONGEST, 2 * self._pause)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headgate.jobs import Claimed
 from headgate.worker.chains import Chains, Hold
 from headgate.worker.offering import ALONE, FIRST, LONGEST, Offering
+from headgate.worker.pace import ENOUGH
 
 CHAIN = '["mail",["api",2],["tenant/acme",1]]'
 
@@ -62,6 +63,43 @@ def test_nothing_is_offered_that_is_of_use() -> None:
         loop.pass_time(FIRST, running=10 if useful else 0, used=FIRST * 0.5)
         assert loop.let_go() == 0
         assert loop.offering.left() == {}
+
+
+def test_half_of_what_another_stands_idle_for_is_offered() -> None:
+    """However much use there is for it, and however full the worker is."""
+    other = '["mail",["web",1]]'
+    loop = Loop(slots=60)
+    loop.chain = other
+    loop.take(20)
+    loop.offering.wanted = frozenset(["web"])
+    loop.pass_time(FIRST, running=80)
+    assert loop.chains.lets_go == {other: 10}
+    assert loop.offering.left() == {"web": 10}
+    loop.chains.lets_go.clear()
+    loop.pass_time(FIRST, running=80)
+    assert loop.let_go() == 0, "offers become rare here, too"
+    loop.offering.wanted = frozenset()
+    loop.pass_time(LONGEST, running=80)
+    assert loop.let_go() == 0, "it has found something to run"
+
+
+def test_of_one_slot_nothing_is_offered() -> None:
+    loop = Loop(slots=1)
+    loop.offering.wanted = frozenset(["api"])
+    loop.pass_time(FIRST)
+    assert loop.let_go() == 0
+
+
+def test_slots_are_left_alone_after_what_runs_in_them_has_ended() -> None:
+    loop = Loop(slots=10)
+    for _ in range(ENOUGH):
+        loop.chains.pace.note("t", 0.03)
+    loop.offering.wanted = frozenset(["api"])
+    loop.pass_time(FIRST)
+    loop.now += 0.03 + ALONE / 2
+    assert loop.offering.left() == {"api": 10, "tenant/acme": 5}
+    loop.now += ALONE / 2
+    assert loop.offering.left() == {}
 
 
 def test_offers_become_rare_until_there_was_no_work() -> None:

@@ -30,6 +30,9 @@ NEAR_LONGEST = 1.0
 MORE_LANES = 128
 """The same when a choice needs more of them."""
 
+IDLE = "\x01idle "
+"""Before the name of a group, where it is marked by somebody who has nothing to run."""
+
 Reads = AbstractContextManager[Transaction]
 
 
@@ -383,3 +386,11 @@ class ViewLine:
         with self._tables.write() as tx:
             for group in sorted(groups):
                 tx.run(tx.sql.line.note_refused, {"grp": group, "worker": self._worker})
+
+    def idle_others(self) -> frozenset[str]:
+        marks = self._view.seen.refused or ()
+        return frozenset(mark.removeprefix(IDLE) for mark in marks if mark.startswith(IDLE))
+
+    def note_idle(self, group: str) -> None:
+        if group not in self.idle_others():  # that one of them is idle is enough
+            self.note_refused([IDLE + group])

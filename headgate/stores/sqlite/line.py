@@ -129,3 +129,9 @@ class TransactionLine:
         params = {"worker": self._worker, "at": self.boot, "worth": self.boot - REFUSED_FOR / 2}
         for group in groups:
             self._tx.run(Q.note_refused, {**params, "grp": group})
+
+    def idle_others(self) -> frozenset[str]:
+        return frozenset()
+
+    def note_idle(self, group: str) -> None:
+        """All are on one machine, or every word is a request: who runs them is all the same."""
