@@ -189,10 +189,17 @@ class Keeper:
         self._code = code
         self._stop(self._stops or 1)
 
-    def _not_entered(self, place: Place, why: str) -> None:
+    def _not_entered(self, place: Place | None, why: str) -> None:
+        if place is not None:
+            place.bye = "refused"
         self._refused(why, EXIT_STORE)
-        if place.living:
-            self._kill(place, "it could not be registered")
+        if place is not None and place.living:
+            self._dismiss(place)
+
+    def _dismiss(self, place: Place) -> None:
+        """It waits for its start, which will not come. Why was told: its end is no news."""
+        place.bye = place.bye or "dismissed"
+        os.kill(place.pid, signal.SIGKILL)  # our child, not reaped yet: the pid is still its own
 
     def _held(self, worker: str) -> None:
         for place in self._places:
@@ -274,7 +281,7 @@ class Keeper:
             return
         code, place.code = place.code, None
         self._last_words(place)
-        if code != 0 and place.bye != "refused":
+        if code != 0 and place.bye not in ("refused", "dismissed"):
             when = "" if place.ready is not None else " before it was ready"
             log.error("worker process %d %s%s", place.pid, kernel.exit_text(code), when)
             self._books.process_lost()
@@ -383,7 +390,7 @@ class Keeper:
             place.start_at = None
             if place.stage == "starting" and not place.registered:
                 if place.bye != "refused":  # else it is on its way out by itself
-                    os.kill(place.pid, signal.SIGKILL)
+                    self._dismiss(place)
             elif place.stage in ("running", "stopping"):
                 self._tell_stop(place)
 

@@ -45,7 +45,7 @@ class Place:
     code: int | None = None
     """The exit code, while it is being cleaned up after."""
     bye: str = ""
-    """Why it ended of its own accord, told by itself."""
+    """Why it ended of its own accord, told by itself; or that it could not begin, which is told."""
     start_at: float | None = 0.0
     """When to start the next process here; None: never again."""
     failures: int = 0

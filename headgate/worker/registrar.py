@@ -33,7 +33,7 @@ class Registrar:
         places: Sequence[Place],
         clerk: Clerk,
         clock: Clock,
-        refused: Callable[[Place, str], None],
+        refused: Callable[[Place | None, str], None],
         *,
         outlives_leases: bool = False,
         count_renewal: Callable[[str], None] = lambda _: None,
@@ -44,7 +44,7 @@ class Registrar:
         self._clerk = clerk
         self._clock = clock
         self._refused = refused
-        """Called with the reason when a worker could not be entered."""
+        """Called with the reason when a worker could not be entered; None: it is gone already."""
         self._outlives_leases = outlives_leases
         """Its jobs run on when the lease is lost. Then no lease is written on the board: for one
         that stands there the guard kills everything at its time."""
@@ -92,7 +92,8 @@ class Registrar:
         if isinstance(result, Exception):
             if not isinstance(result, HeadgateError):
                 raise result
-            self._refused(place, str(result))
+            # Another may have been started in its place meanwhile, which is not to blame.
+            self._refused(place if place.worker == worker.id else None, str(result))
             return
         registration, sent = result
         if place.worker != worker.id or not place.living:

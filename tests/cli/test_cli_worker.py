@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,41 @@ def test_a_target_that_is_none(shop: Path, target: str, says: str) -> None:
     submitted = headgate(shop, "submit", "hello", "--app", target)
     assert submitted.returncode == 2
     assert says in submitted.stderr
+
+
+NO_STORE = {
+    "no such kind": ("nosuch://x", "no store for url 'nosuch://x': use sqlite:///path/to/file.db,"
+                     " sqlite:///:memory:, postgresql://user@host/database or s3://bucket/prefix"),
+    "no such folder": ("sqlite:////nosuch/dir/x.db",
+                       "/nosuch/dir/x.db: the folder /nosuch/dir does not exist"),
+    "not to be reached": (
+        "postgresql://app:secret@127.0.0.1:1/x",
+        'postgresql://app:***@127.0.0.1:1/x: cannot connect (connection to server at "127.0.0.1",'
+        " port 1 failed: Connection refused Is the server running on that host and accepting TCP/IP"
+        " connections?)"),
+    "another version": ("sqlite:///other.db",
+                        "sqlite:///{shop}/other.db has schema 99, this Headgate knows 1: it was"
+                        " written by a newer version; upgrade this program"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("processes", ["1", "3"])
+@pytest.mark.parametrize(("url", "says"), NO_STORE.values(), ids=NO_STORE)
+def test_why_there_is_no_store_is_told_in_one_line(
+    shop: Path, url: str, says: str, processes: str
+) -> None:
+    """And nothing of what becomes of processes that were started for nothing."""
+    with closing(sqlite3.connect(shop / "other.db")) as other:
+        other.execute("PRAGMA user_version = 99")
+    done = headgate(shop, "worker", "shop:app", "--processes", processes, HEADGATE_URL=url)
+    says = says.format(shop=shop)
+    assert (done.returncode, done.stderr, done.stdout) == (4, f"headgate worker: {says}\n", "")
+
+
+def test_so_is_why_there_is_no_app(shop: Path) -> None:
+    done = headgate(shop, "worker", "nowhere:app", "--processes", "3")
+    says = f"no module 'nowhere': it is looked for in {shop} and on the import path"
+    assert (done.returncode, done.stderr) == (2, f"headgate worker: {says}\n")
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,20 @@ def test_other_functions_are_refused_until_they_are_made_anew(database: Database
     schema.settle(database)
 
 
+def test_a_worker_of_another_release_says_so_in_one_line(database: Database) -> None:
+    schema.migrate(database)
+    with database.write() as tx:
+        tx.run("UPDATE headgate.migrations SET functions = 'those of another one'")
+    url = database.url  # there is no password in it
+    done = headgate("--url", url, "worker", "tests.worker.sample:app", "--processes", "2")
+    says = (
+        f"{url}: the schema headgate has version {schema.VERSION} like this Headgate, but the"
+        " functions in it are those of another release; run `headgate migrate` of the release that"
+        " all programs are to use"
+    )
+    assert (done.returncode, done.stderr) == (4, f"headgate worker: {says}\n")
+
+
 def test_another_programs_schema_is_left_alone(database: Database) -> None:
     with database.session() as connection:
         connection.execute("CREATE SCHEMA headgate")
