@@ -6,17 +6,15 @@ bell `room` rings, and now and then without it, until the cap's time-out.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from headgate.caps import check_waits, wait_of
 from headgate.jobs import NewJob, Submitted
 from headgate.threads import in_thread
-from headgate.waiting import SAFETY_POLL, Watch, aringing, ringing
+from headgate.waiting import SAFETY_POLL, Watch, aringing, ringing, rung_within
 
 Store = Callable[[list[NewJob]], list[Submitted]]
 
@@ -103,7 +101,6 @@ async def await_room(
             rung.clear()
             line.put(left, await in_thread(store, line.jobs(left)))
             if left := line.left():
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(rung.wait(), line.pause(left))
+                await rung_within(rung, line.pause(left))
     if left := line.given_up():
         line.put(left, await in_thread(store, line.last(left)))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from headgate.caps import refusal_error
@@ -16,7 +14,7 @@ from headgate.context import maybe_current
 from headgate.errors import JobCancelled, JobFailed, WouldDeadlock
 from headgate.jobs import JobRecord, Refusal, State, Submitted
 from headgate.threads import in_thread
-from headgate.waiting import Deadline, aringing, ringing
+from headgate.waiting import Deadline, aringing, ringing, rung_within
 
 if TYPE_CHECKING:
     from headgate.app import App
@@ -141,8 +139,7 @@ class JobHandle(Generic[R_co]):
                     return self._outcome(record)
                 if deadline.passed:
                     raise self._timed_out(record, timeout)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(rung.wait(), deadline.pause())
+                await rung_within(rung, deadline.pause())
 
     def _look(self) -> JobRecord:
         record = self.record()

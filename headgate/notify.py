@@ -43,7 +43,8 @@ async def tell_command(command: str | Sequence[str], facts: Facts, timeout: floa
     except (OSError, ValueError) as error:
         raise NotDelivered(f"{argv[0]!r} cannot be run: {error}") from None
     try:
-        said, _ = await asyncio.wait_for(child.communicate(document(facts)), timeout)
+        async with asyncio.timeout(timeout):
+            said, _ = await child.communicate(document(facts))
     except TimeoutError:
         raise NotDelivered(f"{argv[0]!r} did not end within {timeout:g} s") from None
     finally:

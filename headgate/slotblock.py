@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from headgate.limits import check_group, check_units, check_value
 from headgate.options import seconds
 from headgate.slots import Slot, who
 from headgate.threads import in_thread
-from headgate.waiting import Deadline, aringing, ringing
+from headgate.waiting import Deadline, aringing, ringing, rung_within
 
 if TYPE_CHECKING:
     from headgate.app import App
@@ -161,8 +160,7 @@ class SlotBlock:
                     return self._take(slot)
                 if deadline.passed:
                     raise self._timed_out()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(rung.wait(), deadline.pause())
+                await rung_within(rung, deadline.pause())
 
     async def _atry(self, deadline: Deadline) -> Slot | None:
         return await self._app.slots.atry_acquire(

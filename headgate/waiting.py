@@ -137,6 +137,18 @@ def aringing(watch: Watch) -> Generator[asyncio.Event]:
         yield event
 
 
+async def rung_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until it is set, for so many seconds at most; whether it was."""
+    # Not `asyncio.wait_for`: where the event is set at the moment at which the task is cancelled,
+    # that of Python 3.11 forgets the cancellation, and who was to end waits for the next ring.
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
 class Deadline:
     """A point in time by which something must have happened; None: never."""
 

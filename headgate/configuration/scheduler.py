@@ -27,6 +27,7 @@ from headgate.configuration.triggers import Trigger, TriggerBox
 from headgate.errors import HeadgateError, StoreError
 from headgate.stores.relational.orphans import GONE_AFTER
 from headgate.threads import in_thread
+from headgate.waiting import rung_within
 
 log = logging.getLogger("headgate.scheduler")
 
@@ -81,8 +82,7 @@ class Scheduler:
             if time.monotonic() >= tidy_at:
                 await self._try("tidying up", self._tidy)
                 tidy_at = time.monotonic() + TIDY_EVERY * random.uniform(0.75, 1.25)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_EVERY)
+            await rung_within(self._wake, LOOK_EVERY)
             self._wake.clear()
 
     async def _try(self, what: str, call: Callable[[], object]) -> None:

@@ -14,6 +14,7 @@ from headgate.errors import StoreError
 from headgate.schedules.rounds import SAFETY, Rounds
 from headgate.stores.protocol import Store
 from headgate.threads import in_thread
+from headgate.waiting import rung_within
 from headgate.worker.ear import Ear
 
 log = logging.getLogger("headgate.worker")
@@ -73,8 +74,5 @@ class Ticker:
     async def _rest(self, seconds: float) -> None:
         if seconds == float("inf"):
             seconds = 360 * SAFETY  # a library is missing here: installing one takes a restart
-        try:
-            await asyncio.wait_for(self._woken.wait(), seconds)
-        except TimeoutError:
-            return
-        self._woken.clear()
+        if await rung_within(self._woken, seconds):
+            self._woken.clear()

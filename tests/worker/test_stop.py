@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from headgate.stores import open_store
+from headgate.stores.protocol import Store
+from headgate.worker.ticker import Ticker
 from tests.worker import sample
 from tests.worker.site import Site, wait_until
 
@@ -112,3 +118,25 @@ def _succeeded():
     from headgate.jobs import JobFilter
 
     return JobFilter(states=frozenset(("succeeded",)))
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_a_ticker_that_is_told_to_end_as_its_bell_rings_ends(tmp_path: Path, steps: int) -> None:
+    """The worker ends when its ticker has. `steps`: of the event loop, from one to the other."""
+
+    async def run(store: Store) -> None:
+        ticker = Ticker(store)
+        ticking = asyncio.create_task(ticker.run())
+        deadline = time.monotonic() + 20
+        while not ticker._woken._waiters:  # type: ignore[attr-defined]
+            assert time.monotonic() < deadline, "it rests between two rounds"
+            await asyncio.sleep(0.01)
+        ticker._hear()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        ticking.cancel()
+        ended, _ = await asyncio.wait([ticking], timeout=10)
+        assert ended, "it was told to end, and rests again"
+
+    with closing(open_store(f"sqlite:///{tmp_path}/jobs.db")) as store:
+        asyncio.run(run(store))
