@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,51 +17,96 @@ LOOK_BACK = 10_000
 OVERRUNS = "attempt_overran"
 
 if TYPE_CHECKING:
-    from headgate.stores.protocol import EventRecord, LimitRecord, SlotRecord, Store, Word
+    from headgate.stores.protocol import (
+        EventRecord,
+        LimitPage,
+        LimitRecord,
+        SlotRecord,
+        Store,
+        Word,
+    )
 
 
 # --- status -------------------------------------------------------------------------------------
 
 
+def paged(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How many groups beside the limits, and from which on."""
+    for option in (
+        click.option("--after", metavar="GROUP", help="Go on where the page before said."),
+        click.option(
+            "--limit", type=click.IntRange(1, LOOK_BACK), default=100, show_default=True,
+            help="At most so many keys and other groups, beside the limits.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _more(after: str | None) -> None:
+    from headgate.cli import show
+
+    if after is not None:
+        show.note(
+            f"there may be more groups: --after {shlex.quote(after)}; one of them:"
+            " headgate concurrency status GROUP"
+        )
+
+
 @click.command("status", cls=Verb)
 @click.argument("group", required=False)
+@paged
 @click.option(
     "--older", metavar="1m", default="1m", show_default=True, callback=values.span,
     help="Jobs that waited longer than this look wrong.",
 )  # fmt: skip
 @pass_frame
-def status(frame: Frame, group: str | None, older: float) -> None:
-    """All limits and groups and what looks wrong, or the holders of one GROUP.
+def status(frame: Frame, group: str | None, older: float, limit: int, after: str | None) -> None:
+    """All limits, keys that are held or were changed, and what looks wrong; or who holds a GROUP.
 
     \b
     headgate concurrency status
     headgate concurrency status tenant/acme
     """
     if group is None:
-        _all(frame, older)
+        _all(frame, older, limit, after)
+    elif after is not None:
+        raise click.UsageError("--after goes on with the list of all groups: leave out GROUP")
     else:
         _one(frame, group)
 
 
-def _all(frame: Frame, older: float) -> None:
+def _all(frame: Frame, older: float, limit: int, after: str | None) -> None:
     from dataclasses import asdict
 
     from headgate.cli import data, show
 
     store = frame.store()
-    found, odd = store.limits(), store.oddities(older)
+    page, odd = store.limit_page(limit, after), store.oddities(older)
+    found = _by_name(page)
     if frame.as_json:
         frame.print_json(
-            {"groups": [data.limit(r) for r in found], "odd": [asdict(one) for one in odd]}
+            {
+                "groups": [data.limit(r) for r in found],
+                "odd": [asdict(one) for one in odd],
+                "after": page.after,
+            }
         )
         return
-    if not found:
-        show.note("no limit is declared, and nothing is held")
-    else:
+    if not found and page.after is None:
+        show.note(
+            "no limit is declared, and nothing is held" if after is None else "no more groups"
+        )
+    elif found:
         rows = [(r.group, r.held, value_of(r), _use(frame, r), r.source, _state(r)) for r in found]
         show.table(frame, ["group", "held>", "limit>", "used", "source", "state"], rows)
+    _more(page.after)
     for one in odd:
         show.note(f"{one.what}: {one.detail}")
+
+
+def _by_name(page: LimitPage) -> list[LimitRecord]:
+    return sorted((*page.limits, *page.groups), key=lambda record: record.group)
 
 
 def _one(frame: Frame, group: str) -> None:
@@ -191,8 +238,9 @@ def _disagreement(record: LimitRecord) -> None:
 
 
 @click.command("ls", cls=Verb)
+@paged
 @pass_frame
-def ls(frame: Frame) -> None:
+def ls(frame: Frame, limit: int, after: str | None) -> None:
     """What is said about limits: declared by files and code, and by whom it was changed.
 
     \b
@@ -201,21 +249,21 @@ def ls(frame: Frame) -> None:
     from headgate.cli import data, show
 
     store = frame.store()
-    found = store.limits()
-    known = {record.group for record in found}
-    # A fairness key that has a weight need not be a group of any limit.
-    others = [words.group for words in store.words() if words.group not in known]
-    found += list(store.values(others).values()) if others else []
+    page = store.limit_page(limit, after, said=True)
+    found = _by_name(page)
     if frame.as_json:
-        frame.print_json({"groups": [data.limit(record) for record in found]})
+        frame.print_json({"groups": [data.limit(record) for record in found], "after": page.after})
         return
     now = store.now()
     rows = [row for record in found for row in _lines(frame, record, now)]
     if not rows:
-        show.note("no limit is declared, and nobody has said anything about one")
+        if page.after is None:
+            show.note("no limit is declared, and nobody has said anything about one")
+        _more(page.after)
         return
     columns = ["group", "what", "value>", "source", "by", "time", "until", "reason"]
     show.table(frame, columns, rows)
+    _more(page.after)
 
 
 def _lines(frame: Frame, record: LimitRecord, now: float) -> list[tuple[object, ...]]:

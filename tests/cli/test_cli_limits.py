@@ -31,6 +31,50 @@ def test_status(headgate: Command, store: Store) -> None:
     assert claimed[0].job in shown
 
 
+def test_status_of_many_keys(headgate: Command, store: Store) -> None:
+    publish(store, tenant=2, web=1)
+    keys = [f"tenant/{n:02} it's" for n in range(5)]
+    store.submit([job("mail", key) for key in keys])
+    assert len(Hands(store, "mail").claim()) == 5
+
+    def names(*flags: str) -> list[str]:
+        told = headgate("concurrency", "status", *flags, "--json").json
+        return [one["group"] for one in told["groups"]]
+
+    first = headgate("concurrency", "status", "--limit", "2")
+    assert first.err == (
+        "there may be more groups: --after 'tenant/01 it'\"'\"'s'; one of them: headgate"
+        " concurrency status GROUP\n"
+    )
+    assert names("--limit", "2") == ["tenant", *keys[:2], "web"], "all limits, and some keys"
+    assert names("--limit", "2", "--after", keys[1]) == keys[2:4]
+    assert names("--limit", "2", "--after", keys[3]) == keys[4:]
+    assert headgate("concurrency", "status", "--limit", "2", "--json").json["after"] == keys[1]
+    whole = headgate("concurrency", "status")
+    assert (whole.err, len(whole.out.splitlines())) == ("", 8)
+    assert headgate("concurrency", "status", "--json").json["after"] is None
+    end = headgate("concurrency", "status", "--after", keys[4])
+    assert (end.code, end.out, end.err) == (0, "", "no more groups\n")
+    wrong = headgate("concurrency", "status", "tenant", "--after", keys[0])
+    assert wrong.code == 2
+    assert "leave out GROUP" in wrong.err
+
+
+def test_ls_of_many_words(headgate: Command, store: Store) -> None:
+    publish(store, tenant=2)
+    store.submit([job("mail", "tenant/held")])
+    assert len(Hands(store, "mail").claim()) == 1
+    for n in range(5):
+        headgate("concurrency", "set", f"tenant/{n}", "--limit", "3", "--reason", "test")
+    first = headgate("concurrency", "ls", "--limit", "3", "--json").json
+    assert [one["group"] for one in first["groups"]] == ["tenant", *(f"tenant/{n}" for n in "012")]
+    rest = headgate("concurrency", "ls", "--after", first["after"], "--json").json
+    assert [one["group"] for one in rest["groups"]] == ["tenant/3", "tenant/4"]
+    assert rest["after"] is None, "of what is merely held nobody said anything"
+    told = headgate("concurrency", "ls", "--limit", "3")
+    assert told.err.startswith("there may be more groups: --after tenant/2; ")
+
+
 def test_status_of_nothing(headgate: Command, store: Store) -> None:
     assert headgate("concurrency", "status").code == 0
     nothing = headgate("concurrency", "status", "nothing")

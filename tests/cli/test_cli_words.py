@@ -50,9 +50,9 @@ def test_ls_says_what_was_said_and_by_whom(headgate: Command, store: Store) -> N
     rows = [line.split() for line in headgate("concurrency", "ls").out.splitlines()[1:]]
     assert [row[:4] for row in rows if row[1] != "pause"] == [
         ["gpu", "limit", "4", "code"],
+        ["someone", "weight", "3", "operator"],
         ["tenant", "limit", "2", "code"],
         ["tenant/acme", "limit", "5", "operator"],
-        ["someone", "weight", "3", "operator"],
     ]
     groups = {g["group"]: g for g in headgate("concurrency", "ls", "--json").json["groups"]}
     assert groups["gpu"]["pause"]["reason"] == "repair"

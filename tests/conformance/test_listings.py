@@ -7,7 +7,8 @@ import pytest
 from headgate.errors import JobNotFound, StoreError
 from headgate.jobs import JobFilter, NewJob, State
 from headgate.stores.bucket.sharded import ShardedStore
-from headgate.stores.relational import searching
+from headgate.stores.protocol import LimitChange, SlotRequest
+from headgate.stores.relational import looking, searching
 from tests.conformance.conftest import Rig, need
 
 WAITING: frozenset[State] = frozenset(("ready", "scheduled", "running"))
@@ -160,3 +161,63 @@ PLACES = ["ready:x", "ready:at.", "ready:at.e30", "ready:at.WyJsaW5lIl0", "faile
 def test_a_place_that_is_none_is_refused(rig: Rig, place: str) -> None:
     with pytest.raises(StoreError, match="place"):
         rig.store.listing(JobFilter(states=frozenset(("ready",))), 2, place)
+
+
+# --- groups -----------------------------------------------------------------------------------
+
+
+def some_groups(rig: Rig) -> None:
+    """Keys that are held, that were, that operators spoke of, and groups that bring their value."""
+    rig.declare(gpu=1, tenant=2, zoo=3)
+    for n in range(9):
+        rig.tenant(f"k{n}")
+    hand = rig.hand()
+    for claimed in hand.claim():
+        if claimed.turn in ("k1", "k2", "k5"):
+            hand.end(claimed)
+    rig.set_limit("tenant/k0", 4)
+    rig.set_limit("tenant/k2", 1)
+    rig.pause("tenant/z")
+    rig.store.change_limit(LimitChange("someone", weight=3, reason="test"))
+    for group in ("build", "tenant-like"):
+        slot = rig.store.take_slot(
+            SlotRequest(group, "me", "here", lease=30.0, limit=2, carries_limit=True)
+        )
+        assert slot is not None
+        assert rig.store.drop_slot(group, slot.slot, slot.token)
+
+
+LIMITS = ["gpu", "tenant", "zoo"]
+OTHERS = ["build", "tenant-like", *(f"tenant/k{n}" for n in (0, 2, 3, 4, 6, 7, 8)), "tenant/z"]
+SAID = ["build", "someone", "tenant-like", "tenant/k0", "tenant/k2", "tenant/z"]
+
+
+@pytest.mark.parametrize(("look", "limit"), [(1000, 100), (1000, 3), (1, 1), (2, 1), (2, 5)])
+@pytest.mark.parametrize("said", [False, True])
+def test_groups_are_listed_in_pages_each_once(
+    rig: Rig, look: int, limit: int, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "LOOK", look)
+    some_groups(rig)
+    page = rig.store.limit_page(limit, said=said)
+    assert [one.group for one in page.limits] == LIMITS
+    found = list(page.groups)
+    for _ in range(60):
+        assert len(page.groups) <= limit
+        if page.after is None:
+            break
+        page = rig.store.limit_page(limit, page.after, said=said)
+        assert page.limits == (), "they were told on the first"
+        found += page.groups
+    else:
+        raise AssertionError("a listing comes to its end")
+    assert [one.group for one in found] == (SAID if said else OTHERS)
+    records = {one.group: one for one in rig.store.limits()}
+    for one in found:
+        if one.group in records:
+            assert one == records[one.group]
+
+
+def test_where_there_is_nothing_there_is_one_page(rig: Rig) -> None:
+    page = rig.store.limit_page()
+    assert (page.limits, page.groups, page.after) == ((), (), None)

@@ -234,3 +234,87 @@ def test_the_rest(place: Place) -> None:
     read = {name: place.rows(*args) for name, args in asked.items()}
 
     assert {name: rows for name, rows in read.items() if rows > BOUND} == {}
+
+
+# --- groups -----------------------------------------------------------------------------------
+
+
+def entries(place: Place) -> int:
+    """What was read of all tables and of all indexes, as the server counted it."""
+    place._read()  # when all have told
+    schema = parse(place.url).schema
+    return place._one(
+        "SELECT (SELECT coalesce(sum(seq_tup_read), 0) FROM pg_stat_user_tables WHERE schemaname ="
+        " %s) + (SELECT coalesce(sum(idx_tup_read), 0) FROM pg_stat_user_indexes WHERE schemaname ="
+        " %s)", schema, schema,
+    )  # fmt: skip
+
+
+def with_keys(postgres: Server, count: int) -> Place:
+    """So many keys of a limit that somebody holds, as many that nobody holds any more, and as many
+    other groups whose value jobs brought along."""
+    url = postgres.fresh()
+    place = Place(url, open_store(url))
+    place.store.publish(
+        Publication("here", tasks=(TaskSpec("mail"),), code={"tenant": 2, "zoo": 1})
+    )
+    place.store.register(NewWorker("w", "w", pid=os.getpid(), tasks=("mail",), lease=1e6))
+    for table in ("slots", "carried"):
+        place.execute(f"ALTER TABLE {{s}}.{table} SET (autovacuum_enabled = false)")
+    place.execute(
+        "INSERT INTO {s}.slots (epoch, grp, slot, token, holder, worker, worker_name, units, since)"
+        " SELECT {s}.epoch(), 'tenant/k' || lpad(i::text, 6, '0'), 0,"
+        " CASE WHEN i %% 2 = 0 THEN 1000000 + i END, 'by hand', 'w', 'w', 1, %(now)s"
+        " FROM generate_series(1, 2 * %(count)s) AS g (i)",
+        count=count, now=time.time(),
+    )  # fmt: skip
+    place.execute(
+        "INSERT INTO {s}.carried (grp, value, at) SELECT 'own-' || lpad(i::text, 6, '0'), 3,"
+        " %(now)s FROM generate_series(1, %(count)s) AS g (i)",
+        count=count, now=time.time(),
+    )  # fmt: skip
+    place.store.close()
+    return place
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_what_is_read_of_groups_does_not_grow_with_their_number(
+    postgres: Server, statistics: bool
+) -> None:
+    asked = {
+        "status": ("concurrency", "status"),
+        "in the middle": ("concurrency", "status", "--after", "tenant/k001000"),
+        "many": ("concurrency", "status", "--limit", "1000"),
+        "ls": ("concurrency", "ls"),
+    }
+    read: dict[str, list[int]] = {name: [] for name in asked}
+    for count in (2000, 30_000):
+        place = with_keys(postgres, count)
+        if statistics:
+            for table in ("slots", "carried"):
+                place.execute(f"ANALYZE {{s}}.{table}")
+        for name, args in asked.items():
+            before = entries(place)
+            place.headgate(*args)
+            read[name].append(entries(place) - before)
+    grown = {name: (few, many) for name, (few, many) in read.items() if many > 1.05 * few}
+    assert grown == {}
+    assert max(many for _, many in read.values()) < BOUND
+
+
+def test_all_groups_are_found_a_page_at_a_time(postgres: Server) -> None:
+    place = with_keys(postgres, 2000)
+    found: list[str] = []
+    after: list[str] = []
+    while True:
+        page = json.loads(place.headgate("concurrency", "status", "--json", *after))
+        found += [one["group"] for one in page["groups"]]
+        if page["after"] is None:
+            break
+        assert len(page["groups"]) <= 102
+        after = ["--after", page["after"]]
+    own = [f"own-{n:06}" for n in range(1, 2001)]
+    keys = [f"tenant/k{n:06}" for n in range(2, 4001, 2)]
+    assert sorted(found) == [*own, "tenant", *keys, "zoo"]
+    told = place.headgate("concurrency", "status")
+    assert [line.split()[0] for line in told.splitlines()[1:]] == [*own[:100], "tenant", "zoo"]

@@ -35,6 +35,7 @@ from headgate.stores.protocol import (
     LanePage,
     LaneWalk,
     LimitLoad,
+    LimitPage,
     LimitRecord,
     OutputRecord,
     QueueRecord,
@@ -164,6 +165,13 @@ class ShardedLooks:
         self.directory.refresh()
         told = self._each(lambda shard: shard.loads())
         return merged.by_home(told, lambda one: one.limit.group, self._limit_home)
+
+    def limit_page(
+        self, limit: int = 100, after: str | None = None, *, said: bool = False
+    ) -> LimitPage:
+        self.directory.refresh()
+        told = self._each(lambda shard: shard.limit_page(limit, after, said=said))
+        return merged.limit_page(told, limit, self._limit_home)
 
     def lanes(self, walk: LaneWalk) -> LanePage:
         return merged.lanes(self._each(lambda shard: shard.lanes(walk)), walk.lanes)

@@ -23,6 +23,7 @@ from headgate.stores.protocol import (
     LanePage,
     LanePlace,
     LedgerRecord,
+    LimitPage,
     QueueRecord,
     Sweep,
     Trouble,
@@ -122,6 +123,20 @@ def held_groups(told: Sequence[GroupPage], limit: int) -> GroupPage:
     kept = [found[name] for name in sorted(found)][:limit]
     more = end is not None or len(found) > limit
     return GroupPage(tuple(kept), kept[-1].group if more and kept else end)
+
+
+def limit_page(told: Sequence[LimitPage], limit: int, home: Callable[[str], int]) -> LimitPage:
+    end = min((page.after for page in told if page.after is not None), default=None)
+    limits = by_home([page.limits for page in told], lambda one: one.group, home)
+    every = by_home([page.groups for page in told], lambda one: one.group, home)
+    declared = {one.group for one in limits}
+    found = [
+        one for one in every
+        if one.group not in declared and (end is None or one.group <= end)
+    ]  # fmt: skip
+    if len(found) > limit:
+        found, end = found[:limit], found[limit - 1].group
+    return LimitPage(tuple(limits), tuple(found), end)
 
 
 def ended(told: Sequence[Sequence[Ended]]) -> list[Ended]:

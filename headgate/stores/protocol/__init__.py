@@ -43,6 +43,7 @@ from headgate.stores.protocol.watching import (
     LaneRecord,
     LaneWalk,
     LimitLoad,
+    LimitPage,
 )
 from headgate.stores.protocol.workers import NewWorker, Registration, WorkerRecord
 
@@ -70,6 +71,7 @@ __all__ = [
     "LedgerRecord",
     "LimitChange",
     "LimitLoad",
+    "LimitPage",
     "LimitRecord",
     "LimitUse",
     "NewWorker",

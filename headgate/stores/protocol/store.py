@@ -32,6 +32,7 @@ from headgate.stores.protocol.watching import (
     LanePage,
     LaneWalk,
     LimitLoad,
+    LimitPage,
 )
 from headgate.stores.protocol.workers import NewWorker, Registration, WorkerRecord
 
@@ -166,6 +167,13 @@ class Store(Protocol):
     # watch: each of these is bounded, however many jobs and keys there are
     def loads(self) -> list[LimitLoad]:
         """Declared limits and groups that operators spoke of, with what is held and waits."""
+        ...
+
+    def limit_page(
+        self, limit: int = 100, after: str | None = None, *, said: bool = False
+    ) -> LimitPage:
+        """All declared limits, and so many of the other groups with something of their own, from
+        this one on. `said`: all of which somebody said something, and not what is merely held."""
         ...
 
     def lanes(self, walk: LaneWalk) -> LanePage: ...

@@ -95,6 +95,19 @@ class GroupPage:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitPage:
+    """Limits, and some of the groups with something of their own."""
+
+    limits: tuple[LimitRecord, ...]
+    """Those that programs and files declare, all of them; on a page that goes on from another,
+    none."""
+    groups: tuple[LimitRecord, ...]
+    """By name: keys that somebody gave a value, spoke of or holds."""
+    after: str | None
+    """Where to go on; None: that was the end. There may be more even if there are no groups."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """Jobs that ended in a span of time, each kind counted up to a bound."""
 

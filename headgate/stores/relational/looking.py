@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from headgate.claim import Room
 from headgate.limits import Band, Needs, needs_of
-from headgate.stores.protocol import LimitRecord, QueueRecord
+from headgate.stores.protocol import LimitPage, LimitRecord, QueueRecord
 from headgate.stores.relational import cataloguing, orphans
 from headgate.stores.relational.lines import list_lanes, list_lines
 from headgate.stores.relational.routing import unrouted_tasks
-from headgate.stores.relational.transaction import Transaction
+from headgate.stores.relational.transaction import Row, Transaction
 from headgate.stores.relational.values import Values, limit_records
 
 BOUND = 10_000
+LOOK = 1000
+"""So many groups a page of them looks at, held or not."""
 
 
 def queues(tx: Transaction) -> list[QueueRecord]:
@@ -91,9 +94,44 @@ def groups(tx: Transaction) -> list[str]:
 
 def limits(tx: Transaction) -> list[LimitRecord]:
     """Limits and groups, the busiest keys of keyed limits included (those that hold)."""
+    return list(_records(tx, groups(tx)))
+
+
+def limit_page(tx: Transaction, limit: int, after: str | None, *, said: bool) -> LimitPage:
+    """The same, of groups that are not declared limits a page at a time."""
+    declared = sorted(name for name in Values(tx).names() if "/" not in name)
+    others, end = _others(tx, set(declared), limit, after or "", said=said)
+    found = tuple(_records(tx, [*(declared if after is None else ()), *others]))
+    count = len(found) - len(others)
+    return LimitPage(found[:count], found[count:], end)
+
+
+def _others(
+    tx: Transaction, declared: set[str], limit: int, after: str, *, said: bool
+) -> tuple[list[str], str | None]:
+    """The next of the other groups, by name, and where to go on."""
+    look = max(LOOK, limit)
+    params = {"after": after, "limit": look}
+    carried = [row["grp"] for row in tx.rows(tx.sql.look.carried_groups, params)]
+    slots: list[Row] = [] if said else list(tx.rows(tx.sql.look.slot_groups, params))
+    # What is behind the end of a look that was cut short is not known yet.
+    ends = [carried[-1]] if len(carried) == look else []
+    ends += [slots[-1]["grp"]] if len(slots) == look else []
+    end = min(ends, default=None)
+    words = Values(tx).words
+    found = {*words.declared, *words.limits, *words.pauses, *carried}
+    found |= {row["grp"] for row in slots if row["held"]}
+    if said:  # a fairness key that has a weight need not be a group of any limit
+        found |= words.weights.keys()
+    names = sorted(
+        name for name in found - declared if name > after and (end is None or name <= end)
+    )
+    return names[:limit], names[limit - 1] if len(names) > limit else end
+
+
+def _records(tx: Transaction, groups: Iterable[str]) -> Iterator[LimitRecord]:
     keyed = cataloguing.keyed_limits(tx)
     orphaned = orphans.orphaned_limits(tx)
-    return [
-        replace(record, keyed=record.group in keyed, orphaned=record.group in orphaned)
-        for record in limit_records(tx, groups(tx)).values()
-    ]
+    for record in limit_records(tx, groups).values():
+        group = record.group
+        yield replace(record, keyed=group in keyed, orphaned=group in orphaned)

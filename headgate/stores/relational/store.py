@@ -31,6 +31,7 @@ from headgate.stores.protocol import (
     LaneWalk,
     LimitChange,
     LimitLoad,
+    LimitPage,
     LimitRecord,
     Output,
     OutputRecord,
@@ -210,6 +211,12 @@ class RelationalStore(ABC):
     def loads(self) -> list[LimitLoad]:
         with self._read() as tx:
             return watching.loads(tx)
+
+    def limit_page(
+        self, limit: int = 100, after: str | None = None, *, said: bool = False
+    ) -> LimitPage:
+        with self._look() as tx:
+            return looking.limit_page(tx, limit, after, said=said)
 
     def lanes(self, walk: LaneWalk) -> LanePage:
         with self._read() as tx:

@@ -56,6 +56,25 @@ SELECT grp FROM headgate.overrides WHERE what <> 'weight' UNION
 SELECT grp FROM headgate.carried UNION
 SELECT grp FROM headgate.slots WHERE epoch = headgate.epoch() AND token IS NOT NULL
 
+-- A page of groups, in the order of their names: each is found by one row, whatever it holds.
+-- name: carried_groups
+SELECT grp FROM headgate.carried WHERE grp > :after ORDER BY grp LIMIT :limit
+
+-- name: slot_groups
+WITH RECURSIVE g AS (
+    (SELECT s.grp, 1 AS k FROM headgate.slots s
+     WHERE s.epoch = headgate.epoch() AND s.grp > :after ORDER BY s.grp, s.slot LIMIT 1)
+    UNION ALL
+    SELECT n.grp, g.k + 1 FROM g CROSS JOIN LATERAL (
+        SELECT s.grp FROM headgate.slots s
+        WHERE s.epoch = headgate.epoch() AND s.grp > g.grp ORDER BY s.grp, s.slot LIMIT 1
+    ) n WHERE g.k < :limit::integer
+)
+SELECT g.grp, EXISTS (
+    SELECT 1 FROM headgate.slots s
+    WHERE s.epoch = headgate.epoch() AND s.grp = g.grp AND s.token IS NOT NULL
+) AS held FROM g ORDER BY g.k
+
 -- name: overdue
 SELECT j.id::text AS id, j.task, r.overdue, r.started_at, coalesce(w.name, r.worker) AS worker
 FROM headgate.running r

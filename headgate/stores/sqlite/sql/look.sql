@@ -33,6 +33,19 @@ SELECT j.id FROM reservations r JOIN jobs j ON j.n = r.job WHERE r.grp = :grp
 -- name: groups
 SELECT grp FROM overrides WHERE what <> 'weight' UNION SELECT grp FROM carried UNION SELECT grp FROM slots
 
+-- A page of groups, in the order of their names: each is found by one row, whatever it holds.
+-- name: carried_groups
+SELECT grp FROM carried WHERE grp > :after ORDER BY grp LIMIT :limit
+
+-- name: slot_groups
+WITH RECURSIVE g AS (
+    SELECT min(grp) AS grp, 1 AS k FROM slots WHERE grp > :after
+    UNION ALL
+    SELECT (SELECT min(s.grp) FROM slots s WHERE s.grp > g.grp), g.k + 1 FROM g
+    WHERE g.grp IS NOT NULL AND g.k < :limit
+)
+SELECT grp, 1 AS held FROM g WHERE grp IS NOT NULL ORDER BY k
+
 -- name: overdue
 SELECT j.id AS id, j.task, r.overdue, r.started_at, coalesce(w.name, r.worker) AS worker
 FROM running r JOIN jobs j ON j.n = r.job LEFT JOIN workers w ON w.id = r.worker
