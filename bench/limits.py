@@ -100,10 +100,8 @@ def abreast(place: Place, first: Case, second: Case, rounds: int) -> dict[str, f
     cases = (first, second)
     if not place.full:  # so few jobs that one may be done before the other begins
         return compare(place, cases)
-    tries = iter(range(2 * rounds))
+    again = rounds
     while len(first.rates) < rounds:
-        if next(tries, None) is None:
-            raise RuntimeError(f"{first.name}: one is done before the other begins, time and again")
         with ExitStack() as stack:
             fleets: list[Fleet] = []
             for number, case in enumerate(cases):
@@ -114,6 +112,9 @@ def abreast(place: Place, first: Case, second: Case, rounds: int) -> dict[str, f
                 fleet.go()
             measured = _measure(cases, fleets)
         if not measured:
+            again -= 1
+            if again < 0:
+                raise RuntimeError(f"{first.name}: one is half done before the other begins")
             print("a round is made again: one was half done when the other began", flush=True)
             for case in cases:
                 case.forget_last()

@@ -15,6 +15,7 @@ from headgate.cli.frame import Frame, Verb, pass_frame
 
 LOOK_BACK = 10_000
 OVERRUNS = "attempt_overran"
+NO_MORE = "no more groups"
 
 if TYPE_CHECKING:
     from headgate.stores.protocol import (
@@ -94,9 +95,7 @@ def _all(frame: Frame, older: float, limit: int, after: str | None) -> None:
         )
         return
     if not found and page.after is None:
-        show.note(
-            "no limit is declared, and nothing is held" if after is None else "no more groups"
-        )
+        show.note("no limit is declared, and nothing is held" if after is None else NO_MORE)
     elif found:
         rows = [(r.group, r.held, value_of(r), _use(frame, r), r.source, _state(r)) for r in found]
         show.table(frame, ["group", "held>", "limit>", "used", "source", "state"], rows)
@@ -258,7 +257,8 @@ def ls(frame: Frame, limit: int, after: str | None) -> None:
     rows = [row for record in found for row in _lines(frame, record, now)]
     if not rows:
         if page.after is None:
-            show.note("no limit is declared, and nobody has said anything about one")
+            nothing = "no limit is declared, and nobody has said anything about one"
+            show.note(nothing if after is None else NO_MORE)
         _more(page.after)
         return
     columns = ["group", "what", "value>", "source", "by", "time", "until", "reason"]

@@ -71,6 +71,7 @@ def test_ls_of_many_words(headgate: Command, store: Store) -> None:
     rest = headgate("concurrency", "ls", "--after", first["after"], "--json").json
     assert [one["group"] for one in rest["groups"]] == ["tenant/3", "tenant/4"]
     assert rest["after"] is None, "of what is merely held nobody said anything"
+    assert headgate("concurrency", "ls", "--after", "z").err == "no more groups\n"
     told = headgate("concurrency", "ls", "--limit", "3")
     assert told.err.startswith("there may be more groups: --after tenant/2; ")
 
