@@ -125,6 +125,7 @@ def workers(
 ) -> Generator[Fleet]:
     """`count` times `headgate worker`, ready when this gives the fleet. `held`: they begin
     with `go`. `urls`: what the same store is called by each of them in turn."""
+    folder.mkdir(exist_ok=True)
     traces = Traces(folder)
     traces.clear()
     store = open_store(url)

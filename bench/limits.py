@@ -106,7 +106,6 @@ def abreast(place: Place, first: Case, second: Case, rounds: int) -> dict[str, f
             fleets: list[Fleet] = []
             for number, case in enumerate(cases):
                 folder = place.folder / str(number)
-                folder.mkdir(exist_ok=True)
                 fleets.append(stack.enter_context(case.at_work(replace(place, folder=folder))))
             for fleet in fleets:
                 fleet.go()

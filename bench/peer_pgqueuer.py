@@ -1,4 +1,4 @@
-"""pgqueuer's side of a drain; runs in the environment that has it, without Headgate.
+"""pgqueuer's side of a comparison; runs in the environment that has it, without Headgate.
 
 Settings after its documentation (performance tuning): a single asyncpg connection for the
 manager, its autovacuum settings, a batch larger than the default of 10 for short jobs, uvloop.
@@ -19,7 +19,7 @@ from pgqueuer.models import Job
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.trace import own
+from bench.trace import now, own
 
 PLAIN = 1
 CHUNK = 5000
@@ -45,9 +45,21 @@ async def work(dsn: str, batch: int) -> None:
     async def nothing(job: Job) -> None:
         own().count(PLAIN)
 
+    @manager.entrypoint("stamp")
+    async def stamp(job: Job) -> None:
+        own().span(0, float(job.payload or b"0"), now())
+
     await manager.run(batch_size=batch, dequeue_timeout=timedelta(seconds=5))
+
+
+async def send(dsn: str, _: int) -> None:
+    """One job for each line that comes in, told when it is stored."""
+    queries = Queries(AsyncpgDriver(await asyncpg.connect(dsn)))
+    while sys.stdin.readline():
+        await queries.enqueue("stamp", str(now()).encode())
+        print(flush=True)
 
 
 if __name__ == "__main__":
     what, dsn, number = sys.argv[1:]
-    uvloop.run(fill(dsn, int(number)) if what == "fill" else work(dsn, int(number)))
+    uvloop.run({"fill": fill, "work": work, "send": send}[what](dsn, int(number)))

@@ -97,6 +97,8 @@ class ClaimState:
     """How many there were for this worker when it looked last."""
     reused: bool = False
     """The last claim was chosen from what an earlier one had seen."""
+    emptied: bool = False
+    """The last claim took the one job that stood in line."""
     refusals: int = 0
     """Claims in a row that others were quicker than."""
     opens: float | None = None

@@ -34,6 +34,8 @@ from headgate.worker.tempo import GATHERING, Tempo
 
 log = logging.getLogger("headgate.worker")
 
+Send = Callable[[Exchange], Exchanged | None]
+
 SAFETY_POLL = 1.0
 _POLL_WITHOUT_BELL = 0.05
 _QUIET = 0.1
@@ -89,7 +91,14 @@ class Claimer:
         self._ends = False
         """Something has ended since the last round trip was put together."""
         self._released = 0
+        self._watching: Ear | None = None
+        """It is listened to by the thread of the store."""
+        self._sent: float | None = None
+        self._sent_at = 0.0
+        """When the last round trip was sent, by the clock of this process and that of leases."""
         self._last = 0.0
+        self._look_by = 0.0
+        """When to ask anew in any case."""
         self._empty = 0
         self._failures = 0
         self.runner: Runner | None = None
@@ -218,6 +227,8 @@ class Claimer:
     def wake(self) -> None:
         self._urgent.set()
         self._wake.set()
+        if self._watching is not None:
+            self._watching.call_back()
 
     async def run(self) -> None:
         """Never cancelled: a round trip under way may be bringing jobs that are ours then."""
@@ -229,8 +240,11 @@ class Claimer:
             while not (self.closing and self.outbox.empty):
                 # Full, or about to ask again anyway: nobody need be told to wake us.
                 ear.awake(busy=wait <= 0 or self._room() <= 0)
-                await self._sleep(wait if ear.hears else min(wait, _POLL_WITHOUT_BELL))
-                wait = await self._round_trip()
+                if wait > 0 and ear.hears and self._at_rest():
+                    wait = await self._watch(ear, wait)
+                else:
+                    await self._sleep(wait if ear.hears else min(wait, _POLL_WITHOUT_BELL))
+                    wait = await self._round_trip(self._exchange)
                 if not self._failures:
                     # Not before the starts are told: an end alone would give slots back in which
                     # others run by now.
@@ -271,6 +285,34 @@ class Claimer:
         self._urgent.clear()
         self._wake.clear()
 
+    def _at_rest(self) -> bool:
+        """Nothing runs and nothing is to be told: all that can happen is that the bell rings."""
+        runner = self.runner
+        return (
+            runner is not None
+            and not runner.running
+            and self._room() > 0
+            and self.outbox.empty
+            and not self._failures
+            and not self._wake.is_set()
+        )
+
+    async def _watch(self, ear: Ear, seconds: float) -> float:
+        """Let the thread of the store wait for the bell and answer it: what is to be said then is
+        known now, and to go through the event loop first would take as long as some claims do."""
+        not_before = self._last + grown(self._empty, 0.001, _LONGEST_GAP) if self._empty else 0.0
+
+        def answer(exchange: Exchange) -> Exchanged | None:
+            return self._exchange(exchange) if ear.listen(seconds, not_before) else None
+
+        ear.lend()
+        self._watching, self._news = ear, True
+        try:
+            return await self._round_trip(answer)
+        finally:
+            self._watching = None
+            ear.take_back()
+
     def _room(self) -> int:
         if not self._accepting or self.runner is None:
             return 0
@@ -287,6 +329,8 @@ class Claimer:
         return max(0, ahead if self._left is None else min(ahead, self._left - room))
 
     def _claim(self) -> Claim | None:
+        if self._nothing_new():
+            return None
         room = max(0, self._room())
         ahead_room = self._ahead_room(room)
         # Without room for more it is a claim all the same while something runs or is reserved: its
@@ -318,18 +362,27 @@ class Claimer:
             again=wants and self.runner.running > 0,
         )
 
-    async def _round_trip(self) -> float:
-        """Tell, ask, and act on the answer; how long to sleep then."""
+    def _nothing_new(self) -> bool:
+        """The last claim took the one job in line, and nobody has rung since: that job's end is all
+        there is to tell, and there is nothing to ask for."""
+        assert self.runner is not None
+        return self._state.emptied and not self._news and not self.runner.running
+
+    async def _round_trip(self, send: Send) -> float:
+        """Tell, ask, and act on the answer; how long to sleep then. `send` is called in the thread
+        of the store; where it gives None nothing was said."""
         self._stop_gathering()  # whatever has gathered goes with this one
         self._offering.consider()
         claim = self._claim()
         load = self.outbox.load()
         exchange = load.exchange(self._worker, claim)
         self._under_way, self._ends = True, False
-        sent, sent_at = self._loop.time(), self._app.clock.boot()
         claimed: int | None = None
+        self._sent = None
         try:
-            answer = await self._send(exchange)
+            answer = await self._loop.run_in_executor(self._thread, send, exchange)
+            if answer is None:
+                return 0.0
             claimed = len(answer.claimed)
         except (StoreBusy, StoreUnavailable, StoreVersion) as error:
             if isinstance(error, StoreBusy) and self.outbox.set_apart(load):
@@ -344,11 +397,8 @@ class Claimer:
             self.runner.heard((), told)
             return self._refused(error)
         finally:
-            self._last = self._loop.time()
-            self._tempo.note(self._last - sent)
             self._under_way = False
-            if self._app.meter is not None:
-                self._app.meter.round_trip(self._last - sent, claimed)
+            took = self._note_trip(claimed)
         if self._failures:
             log.info("the store answers again, after %d tries", self._failures)
         self._failures = 0
@@ -358,7 +408,7 @@ class Claimer:
         unseen = False
         if claim is not None:
             unseen, self._news = self._news and self._state.reused, False
-            self.runner.granted_at = sent_at
+            self.runner.granted_at = self._sent_at
             if claim.chains:
                 self._offering.answered(self.runner.running)
         self.runner.heard(load.finishes, answer.refused)
@@ -367,7 +417,7 @@ class Claimer:
             lost = []
         for token in lost:
             self.runner.stop(token, "lease", "the slots it took over are not ours any more")
-        wait = await self._act(answer, claim, sent)
+        wait = await self._act(answer, claim, self._last - took)
         if unseen:
             # What is new was seen behind this round trip: act on it.
             wait = min(wait, self._unasked())
@@ -401,11 +451,23 @@ class Claimer:
             self.runner.heard((token,), answer.refused)
         return math.inf
 
+    def _note_trip(self, claimed: int | None) -> float:
+        """How long the round trip took that has just ended, if one was made."""
+        if self._sent is None:
+            return 0.0
+        self._last = self._loop.time()
+        took = time.monotonic() - self._sent
+        self._tempo.note(took)
+        if self._app.meter is not None:
+            self._app.meter.round_trip(took, claimed)
+        return took
+
     async def _send(self, exchange: Exchange) -> Exchanged:
         return await self._loop.run_in_executor(self._thread, self._exchange, exchange)
 
     def _exchange(self, exchange: Exchange) -> Exchanged:
         began = time.thread_time()
+        self._sent, self._sent_at = time.monotonic(), self._app.clock.boot()
         try:
             return self.store.exchange(exchange)
         finally:
@@ -447,14 +509,17 @@ class Claimer:
         self._watch_for_late()
         if answer.unrouted and await self._router.route():
             return 0.0
-        self._empty = 0 if answer.claimed else min(self._empty + 1, 10)
+        if claim is not None:
+            self._empty = 0 if answer.claimed else min(self._empty + 1, 10)
         self.idle = not answer.claimed and not answer.more and self.runner.running == 0
         self.idle = self.idle and not self.outbox.apart
         if self.idle or self.spent:
             self.on_idle()
-        if claim is not None and answer.more:
-            return 0.0
-        return SAFETY_POLL if answer.wake_in is None else min(SAFETY_POLL, answer.wake_in + 0.001)
+        if claim is None and self._nothing_new():
+            return max(0.0, self._look_by - self._loop.time())
+        wait = SAFETY_POLL if answer.wake_in is None else min(SAFETY_POLL, answer.wake_in + 0.001)
+        self._look_by = self._loop.time() + wait
+        return 0.0 if claim is not None and answer.more else wait
 
     def _unasked(self) -> float:
         """Seconds between a round trip and the next for which nothing has ended here."""

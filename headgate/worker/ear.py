@@ -1,8 +1,11 @@
-"""An ear for a store's bell in an event loop."""
+"""An ear for a store's bell: in an event loop, or in a thread that has nothing else to do."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import time
 from collections.abc import Callable
 
 from headgate.stores.protocol import Bell
@@ -16,6 +19,10 @@ class Ear:
         self._call = heard
         self._loop = asyncio.get_running_loop()
         self._fd: int | None = None
+        self._called, self._caller = os.pipe()
+        """Written to when the thread that listens is called back."""
+        os.set_blocking(self._called, False)
+        os.set_blocking(self._caller, False)
         self._listen()
 
     @property
@@ -44,6 +51,45 @@ class Ear:
             self._loop.remove_reader(self._fd)
             self._fd = None
 
+    # --- in a thread --------------------------------------------------------------------------
+
+    def lend(self) -> None:
+        """Until `take_back` the loop does not hear the bell: a thread listens."""
+        self._deafen()
+
+    def take_back(self) -> None:
+        self._listen()
+
+    def listen(self, seconds: float, not_before: float) -> bool:
+        """In the thread: True when the bell has rung, not before that time, or when so many seconds
+        are over; False: called back."""
+        fd = self._bell.fileno()
+        if fd is not None and not self._until(seconds, fd):
+            return False
+        self._bell.drain()
+        return self._until(not_before - time.monotonic())
+
+    def _until(self, seconds: float, *fds: int) -> bool:
+        """Wait for one of these, and so long at most; False: called back."""
+        if seconds <= 0:
+            return True
+        poll = select.poll()
+        for fd in (self._called, *fds):
+            poll.register(fd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(seconds * 1000)}
+        if self._called in ready:
+            os.read(self._called, 65536)
+        return self._called not in ready
+
+    def call_back(self) -> None:
+        """Whoever listens in a thread need not wait any longer."""
+        try:
+            os.write(self._caller, b"!")
+        except BlockingIOError:
+            return  # it was called often enough
+
     def close(self) -> None:
         self._deafen()
         self._bell.close()
+        os.close(self._called)
+        os.close(self._caller)

@@ -88,7 +88,7 @@ class RoundTrip:
         self._began = time.monotonic()
         told = exchange.finishes or exchange.passed or exchange.progress
         if claim is not None:
-            claim.state.reused = False
+            claim.state.reused = claim.state.emptied = False
             first = self._take_first(claim) if self._idle(claim) else None
             if first is not None:
                 return self._answer_first(claim, first)
@@ -141,6 +141,7 @@ class RoundTrip:
             return None
         assert self._looked is not None
         self._view, claim.state.view, claim.state.opens = self._looked, None, None
+        claim.state.emptied = bool(act.claimed)
         self._books.now = act.now
         (band,), (lane,) = self._view.seen.bands, self._view.seen.lanes
         key = LaneKey(*band, lane.turn, lane.lane)
@@ -185,6 +186,9 @@ class RoundTrip:
         words = self._books.words(view.seen.version)
         if words.version != view.seen.version or words.version == ENDED:
             self._more = True
+            return
+        if not view.seen.bands:
+            state.opens, state.unfinished, state.barren = None, False, 0
             return
         worker = self._exchange.worker
         self._line = ViewLine(view, words, self._db, worker, self._freed)

@@ -6,6 +6,10 @@ SELECT number, id, existing, conflict FROM headgate.submit(:jobs, true)
 SELECT json_agg(json_build_array(number, id, existing, conflict) ORDER BY number)::text
 FROM headgate.submit(:jobs, true)
 
+-- name: submit_one
+SELECT headgate.submit_one(?::uuid, ?, ?, ?::smallint, ?, ?, ?, ?, ?, ?, ?::integer, ?, ?,
+                           ?::float8)::text
+
 -- name: submit_capped
 SELECT number, id, existing, conflict, refused, follows FROM headgate.submit_capped(:jobs, true)
 

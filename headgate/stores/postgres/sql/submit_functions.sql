@@ -115,6 +115,34 @@ BEGIN
     END IF;
 END $$;
 
+-- The same for one job that may start at once and has neither key nor cap, which is most of them:
+-- two rows. True: it is there already.
+CREATE OR REPLACE FUNCTION headgate.submit_one(
+    p_id uuid, p_task text, p_queue text, p_priority smallint, p_band text, p_turn text,
+    p_lane text, p_args text, p_options text, p_needs text, p_max_lost integer, p_carried text,
+    p_parent text, p_expires float8
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_now float8 := headgate.clock();
+    v_gen smallint := headgate.generation();
+    v_n bigint;
+BEGIN
+    INSERT INTO headgate.jobs (n, id, task, queue, priority, band, turn, lane, place, args, options,
+                               needs, carried, created_at, expires, expires_at, max_lost, parent)
+    VALUES (nextval('headgate.places'), p_id, p_task, p_queue, p_priority, p_band, p_turn, p_lane,
+            (v_now * 1e6)::bigint, p_args, p_options, p_needs, p_carried, v_now, p_expires,
+            v_now + p_expires, p_max_lost, p_parent)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING n INTO v_n;
+    IF v_n IS NULL THEN
+        RETURN true;
+    END IF;
+    INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since, gen)
+    VALUES (p_queue, p_priority, p_band, p_turn, p_lane, (v_now * 1e6)::bigint, v_n, 0, v_now,
+            v_gen);
+    RETURN false;
+END $$;
+
 -- A task's own name, where it is known by this one too: a job that was submitted under an alias
 -- got its own name when it was stamped.
 CREATE OR REPLACE FUNCTION headgate.own_name(name text) RETURNS text LANGUAGE sql STABLE AS $$
