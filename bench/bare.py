@@ -53,7 +53,8 @@ def sleeping(folder: Path, jobs: int, seconds: float, at_once: int) -> Traces:
     """So many sleeps in all, and so many at once."""
     each = (str(jobs // PROCESSES), str(seconds), str(at_once // PROCESSES))
     with started(folder, "sleep", *each) as running:
-        if any([process.wait() for process in running]):
+        ends = [process.wait() for process in running]
+        if any(ends):
             raise RuntimeError("a process that only sleeps has failed")
     return Traces(folder)
 

@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench import bare
 from bench.fleet import ROOT, Fleet, cpu_seconds, family, workers

@@ -11,6 +11,8 @@ import asyncio
 import contextvars
 import functools
 import os
+import queue
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -41,6 +43,56 @@ async def in_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
     context = contextvars.copy_context()
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_threads.pool, lambda: context.run(fn, *args, **kwargs))
+
+
+class OwnThread:
+    """A thread that makes blocking calls for one event loop, one after the other.
+
+    Not `run_in_executor`: that makes two futures of each call and locks them a dozen times, which
+    takes a worker that has just been woken as long as the claim itself.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._name = name
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+        """Belongs to the loop, like `close`."""
+        future: asyncio.Future[R] = self._loop.create_future()
+
+        def made() -> None:
+            try:
+                value = fn(*args, **kwargs)
+            except BaseException as error:
+                self._loop.call_soon_threadsafe(_fail, future, error)
+            else:
+                self._loop.call_soon_threadsafe(_settle, future, value)
+
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name)
+            self._thread.start()
+        self._calls.put(made)
+        return future
+
+    def close(self) -> None:
+        """It ends when the call under way has."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (made := self._calls.get()) is not None:
+            made()
+
+
+def _settle(future: asyncio.Future[R], value: R) -> None:
+    if not future.done():  # whoever waited may be gone
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def twin(

@@ -13,13 +13,13 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from headgate.app import App
 from headgate.backoff import grown, worth_telling
 from headgate.errors import StoreBusy, StoreUnavailable, StoreVersion
 from headgate.jobs import Claimed, Finish, Progress
 from headgate.stores.protocol import Claim, Exchange, Exchanged, Store
+from headgate.threads import OwnThread
 from headgate.turns import ClaimState
 from headgate.worker.board import STARTS
 from headgate.worker.chains import Chains
@@ -31,6 +31,7 @@ from headgate.worker.router import Router
 from headgate.worker.runner import Runner
 from headgate.worker.settling import Settler
 from headgate.worker.tempo import GATHERING, Tempo
+from headgate.worker.watch import SOON, Watch, gap
 
 log = logging.getLogger("headgate.worker")
 
@@ -40,7 +41,6 @@ SAFETY_POLL = 1.0
 _POLL_WITHOUT_BELL = 0.05
 _QUIET = 0.1
 """Seconds between two round trips that a bell asks for while there is no room anyway."""
-_LONGEST_GAP = 0.02
 _LONGEST_BACKOFF = 2.0
 _AHEAD_KEYED = 2
 """Jobs of keys reserved at once, for each that may run: who comes new waits for no more of
@@ -74,7 +74,7 @@ class Claimer:
         self._left = max_jobs
         """How many more jobs this process may start; None: no bound."""
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-store")
+        self._thread = OwnThread("headgate-store")
         self.know_tasks()
         self._state = ClaimState()
         self._wake = asyncio.Event()
@@ -93,9 +93,10 @@ class Claimer:
         self._released = 0
         self._watching: Ear | None = None
         """It is listened to by the thread of the store."""
-        self._sent: float | None = None
+        self._trips: list[float] = []
+        """How long round trips took that are not noted yet."""
         self._sent_at = 0.0
-        """When the last round trip was sent, by the clock of this process and that of leases."""
+        """When the last one was sent, by the clock of leases."""
         self._last = 0.0
         self._look_by = 0.0
         """When to ask anew in any case."""
@@ -241,10 +242,11 @@ class Claimer:
                 # Full, or about to ask again anyway: nobody need be told to wake us.
                 ear.awake(busy=wait <= 0 or self._room() <= 0)
                 if wait > 0 and ear.hears and self._at_rest():
-                    wait = await self._watch(ear, wait)
+                    wait = await self._keep_watch(ear, wait)
                 else:
+                    ear.listen()
                     await self._sleep(wait if ear.hears else min(wait, _POLL_WITHOUT_BELL))
-                    wait = await self._round_trip(self._exchange)
+                    wait = await self._round_trip(self._trip)
                 if not self._failures:
                     # Not before the starts are told: an end alone would give slots back in which
                     # others run by now.
@@ -252,7 +254,7 @@ class Claimer:
         finally:
             ear.close()
             self._settler.heard(StoreUnavailable("the worker has stopped"))
-            self._thread.shutdown(wait=False)
+            self._thread.close()
 
     def _heard(self) -> None:
         self._rang = True
@@ -266,14 +268,11 @@ class Claimer:
         else:
             await asyncio.sleep(0)
         if self._rang and not self._urgent.is_set():
-            # Woken only by the bell. Others' finishes ring it too, so when claims keep coming
-            # back empty, look a little less often; after a silence, look at once. What ends
-            # here meanwhile cuts the wait short: its slots are free for others only then.
-            gap = _QUIET if self._room() <= 0 else grown(self._empty, 0.001, _LONGEST_GAP)
-            if not self._empty and self._room() > 0:
-                gap = 0.0
-            gap = max(gap, self._unasked())
-            late = self._last + gap - self._loop.time()
+            # Woken only by the bell: when claims keep coming back empty, look a little less
+            # often; after a silence, look at once. What ends here meanwhile cuts the wait short:
+            # its slots are free for others only then.
+            pause = _QUIET if self._room() <= 0 else gap(self._empty)
+            late = self._last + max(pause, self._unasked()) - self._loop.time()
             if late > 0:
                 timer = self._loop.call_later(late, self._urgent.set)
                 await self._urgent.wait()
@@ -297,13 +296,13 @@ class Claimer:
             and not self._wake.is_set()
         )
 
-    async def _watch(self, ear: Ear, seconds: float) -> float:
-        """Let the thread of the store wait for the bell and answer it: what is to be said then is
-        known now, and to go through the event loop first would take as long as some claims do."""
-        not_before = self._last + grown(self._empty, 0.001, _LONGEST_GAP) if self._empty else 0.0
+    async def _keep_watch(self, ear: Ear, seconds: float) -> float:
+        watch = Watch(ear, seconds, self._empty, self._last)
 
         def answer(exchange: Exchange) -> Exchanged | None:
-            return self._exchange(exchange) if ear.listen(seconds, not_before) else None
+            found = watch.answer(self._trip, exchange)
+            self._empty = watch.empty
+            return found
 
         ear.lend()
         self._watching, self._news = ear, True
@@ -311,7 +310,6 @@ class Claimer:
             return await self._round_trip(answer)
         finally:
             self._watching = None
-            ear.take_back()
 
     def _room(self) -> int:
         if not self._accepting or self.runner is None:
@@ -378,9 +376,8 @@ class Claimer:
         exchange = load.exchange(self._worker, claim)
         self._under_way, self._ends = True, False
         claimed: int | None = None
-        self._sent = None
         try:
-            answer = await self._loop.run_in_executor(self._thread, send, exchange)
+            answer = await self._thread.call(send, exchange)
             if answer is None:
                 return 0.0
             claimed = len(answer.claimed)
@@ -398,7 +395,7 @@ class Claimer:
             return self._refused(error)
         finally:
             self._under_way = False
-            took = self._note_trip(claimed)
+            took = self._note_trips(claimed)
         if self._failures:
             log.info("the store answers again, after %d tries", self._failures)
         self._failures = 0
@@ -451,27 +448,34 @@ class Claimer:
             self.runner.heard((token,), answer.refused)
         return math.inf
 
-    def _note_trip(self, claimed: int | None) -> float:
-        """How long the round trip took that has just ended, if one was made."""
-        if self._sent is None:
-            return 0.0
-        self._last = self._loop.time()
-        took = time.monotonic() - self._sent
-        self._tempo.note(took)
+    def _note_trips(self, claimed: int | None) -> float:
+        """Round trips have ended, all but the last without anything; how long that one took."""
+        trips, self._trips = self._trips, []
+        took = trips[-1] if trips else 0.0
+        if trips:
+            self._last = self._loop.time()
+            self._tempo.note(took)
         if self._app.meter is not None:
-            self._app.meter.round_trip(took, claimed)
+            for number, seconds in enumerate(trips, 1):
+                self._app.meter.round_trip(seconds, claimed if number == len(trips) else 0)
         return took
 
     async def _send(self, exchange: Exchange) -> Exchanged:
-        return await self._loop.run_in_executor(self._thread, self._exchange, exchange)
+        return await self._thread.call(self._exchange, exchange)
 
     def _exchange(self, exchange: Exchange) -> Exchanged:
-        began = time.thread_time()
-        self._sent, self._sent_at = time.monotonic(), self._app.clock.boot()
+        used = time.thread_time()
         try:
             return self.store.exchange(exchange)
         finally:
-            self._store_cpu += time.thread_time() - began
+            self._store_cpu += time.thread_time() - used
+
+    def _trip(self, exchange: Exchange) -> Exchanged:
+        began, self._sent_at = time.monotonic(), self._app.clock.boot()
+        try:
+            return self._exchange(exchange)
+        finally:
+            self._trips.append(time.monotonic() - began)
 
     def _cpu(self) -> float:
         """Seconds that this event loop and its round trips have used of a processor."""
@@ -517,7 +521,7 @@ class Claimer:
             self.on_idle()
         if claim is None and self._nothing_new():
             return max(0.0, self._look_by - self._loop.time())
-        wait = SAFETY_POLL if answer.wake_in is None else min(SAFETY_POLL, answer.wake_in + 0.001)
+        wait = SAFETY_POLL if answer.wake_in is None else min(SAFETY_POLL, answer.wake_in + SOON)
         self._look_by = self._loop.time() + wait
         return 0.0 if claim is not None and answer.more else wait
 

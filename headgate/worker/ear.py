@@ -19,31 +19,32 @@ class Ear:
         self._call = heard
         self._loop = asyncio.get_running_loop()
         self._fd: int | None = None
-        self._called, self._caller = os.pipe()
-        """Written to when the thread that listens is called back."""
-        os.set_blocking(self._called, False)
-        os.set_blocking(self._caller, False)
-        self._listen()
+        self._called = self._caller = -1
+        """The two ends of a pipe, by which a thread that listens is called back."""
 
     @property
     def hears(self) -> bool:
-        return self._fd is not None
+        return self._bell.fileno() is not None
 
     def awake(self, busy: bool) -> None:
         """Say whether there is work enough here: then nobody need ring."""
         self._bell.awake(busy)
 
-    def _listen(self) -> None:
-        self._fd = self._bell.fileno()
-        if self._fd is not None:
-            self._loop.add_reader(self._fd, self._rang)
+    # --- in the loop --------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """The loop hears the bell from now on."""
+        if self._fd is None:
+            self._fd = self._bell.fileno()
+            if self._fd is not None:
+                self._loop.add_reader(self._fd, self._rang)
 
     def _rang(self) -> None:
         # A bell may open itself anew while it is drained (its file was deleted), even under
         # the same number: watch afresh what it has then.
         self._deafen()
         self._bell.drain()
-        self._listen()
+        self.listen()
         self._call()
 
     def _deafen(self) -> None:
@@ -54,17 +55,18 @@ class Ear:
     # --- in a thread --------------------------------------------------------------------------
 
     def lend(self) -> None:
-        """Until `take_back` the loop does not hear the bell: a thread listens."""
+        """The loop does not hear the bell until it listens again: a thread does."""
         self._deafen()
+        if self._called < 0:
+            self._called, self._caller = os.pipe()
+            os.set_blocking(self._called, False)
+            os.set_blocking(self._caller, False)
 
-    def take_back(self) -> None:
-        self._listen()
-
-    def listen(self, seconds: float, not_before: float) -> bool:
+    def heard(self, seconds: float, not_before: float) -> bool:
         """In the thread: True when the bell has rung, not before that time, or when so many seconds
         are over; False: called back."""
         fd = self._bell.fileno()
-        if fd is not None and not self._until(seconds, fd):
+        if not self._until(seconds, *(() if fd is None else (fd,))):
             return False
         self._bell.drain()
         return self._until(not_before - time.monotonic())
@@ -91,5 +93,6 @@ class Ear:
     def close(self) -> None:
         self._deafen()
         self._bell.close()
-        os.close(self._called)
-        os.close(self._caller)
+        if self._called >= 0:
+            os.close(self._called)
+            os.close(self._caller)
