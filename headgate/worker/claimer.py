@@ -243,8 +243,10 @@ class Claimer:
                 ear.awake(busy=wait <= 0 or self._room() <= 0)
                 if wait > 0 and ear.hears and self._at_rest():
                     wait = await self._keep_watch(ear, wait)
+                    await asyncio.sleep(0)  # what it brought begins before all else
                 else:
-                    ear.listen()
+                    if not self._wake.is_set():
+                        ear.listen()
                     await self._sleep(wait if ear.hears else min(wait, _POLL_WITHOUT_BELL))
                     wait = await self._round_trip(self._trip)
                 if not self._failures:

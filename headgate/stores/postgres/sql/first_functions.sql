@@ -22,12 +22,11 @@ DECLARE
     v_due float8;
     v_due_took float8;
     v_glance record;
-    v_name text;
-    v_row record;
     v_taken record;
     v_seen json;
 BEGIN
-    SELECT r.queue, r.priority, r.band, r.turn, r.lane, r.place, r.job, r.since INTO v_job
+    SELECT r.queue, r.priority, r.band, r.turn, r.lane, r.place, r.job, r.since,
+           r.attempt + 1 AS attempt, r.gen, r.ctid AS tid INTO v_job
     FROM headgate.ready r
     -- Down to the job: jobs that were submitted together have the same place, and where they are
     -- in two generations any of them could come first. What is before it would not be seen below.
@@ -42,8 +41,6 @@ BEGIN
         -- As in `act`: one round trip of a worker at a time, and nobody declares it dead meanwhile.
         PERFORM pg_advisory_xact_lock(headgate.salt(),
                                       headgate.lock_key(E'\x01worker ' || p_worker));
-        SELECT w.name INTO v_name FROM headgate.workers w JOIN headgate.leases l ON l.worker = w.id
-        WHERE w.id = p_worker AND NOT l.dead;
     END IF;
     v_now := headgate.clock();
     IF v_empty OR v_plain THEN
@@ -57,6 +54,8 @@ BEGIN
                EXISTS (SELECT 1 FROM headgate.unrouted) AS unrouted,
                EXISTS (SELECT 1 FROM headgate.leases l
                        WHERE l.worker > '' AND l.ends <= v_now AND NOT l.dead) AS expired,
+               EXISTS (SELECT 1 FROM headgate.leases l
+                       WHERE l.worker = p_worker AND NOT l.dead) AS alive,
                NOT v_empty AND (
                    EXISTS (SELECT 1 FROM headgate.queues q WHERE q.name = v_job.queue AND q.paused)
                    OR EXISTS (
@@ -83,31 +82,29 @@ BEGIN
             'lanes', json_build_array(json_build_array(
                 0, v_job.turn, v_job.lane, 1, false, v_job.place, v_job.job, v_job.since)),
             'next_due', v_due, 'due_took', v_due_took, 'next_end', v_glance.ends);
-        IF v_name IS NULL THEN
+        IF NOT v_glance.alive THEN
             RETURN json_build_object('seen', v_seen, 'act', json_build_object('dead', true));
         END IF;
-        -- Somebody else may be taking it right now.
-        SELECT r.ctid, r.gen, r.attempt + 1 AS attempt INTO v_row FROM headgate.ready r
-        WHERE r.queue = v_job.queue AND r.priority = v_job.priority AND r.band = v_job.band
-          AND r.turn = v_job.turn AND r.lane = v_job.lane AND r.place = v_job.place
-          AND r.job = v_job.job
-        FOR UPDATE SKIP LOCKED;
-        IF v_row.gen IS NOT NULL THEN
-            DELETE FROM headgate.ready r WHERE r.gen = v_row.gen AND r.ctid = v_row.ctid;
+        -- Somebody else may be taking it right now, or has taken it, and its row is another's.
+        DELETE FROM headgate.ready r WHERE r.gen = v_job.gen AND r.ctid = ANY (ARRAY(
+            SELECT x.ctid FROM headgate.ready x
+            WHERE x.gen = v_job.gen AND x.ctid = v_job.tid AND x.job = v_job.job
+            FOR UPDATE SKIP LOCKED));
+        IF FOUND THEN
             WITH taken AS (
                 INSERT INTO headgate.running (token, job, worker, attempt, started_at, ready_at,
                                               slots, op)
-                VALUES (nextval('headgate.tokens'), v_job.job, p_worker, v_row.attempt, v_now,
+                VALUES (nextval('headgate.tokens'), v_job.job, p_worker, v_job.attempt, v_now,
                         v_job.since, '[]', p_op)
                 RETURNING token
             )
             SELECT json_build_array(json_build_array(
-                       t.token, j.id, v_row.attempt, 1, v_job.since, j.created_at, j.args,
+                       t.token, j.id, v_job.attempt, 1, v_job.since, j.created_at, j.args,
                        j.options, '{}'::text[],
-                       CASE WHEN v_row.attempt > 1 THEN headgate.history(j.n) END,
+                       CASE WHEN v_job.attempt > 1 THEN headgate.history(j.n) END,
                        CASE WHEN j.caps IS NULL THEN 0 WHEN j.caps LIKE '%"waiting"%' THEN 2
                             ELSE 1 END)) AS claimed,
-                   CASE WHEN j.expires_at <= v_now AND v_row.attempt = 1 THEN ARRAY[t.token] END
+                   CASE WHEN j.expires_at <= v_now AND v_job.attempt = 1 THEN ARRAY[t.token] END
                        AS expired
             INTO v_taken
             FROM taken t CROSS JOIN headgate.jobs j WHERE j.n = v_job.job;

@@ -73,6 +73,10 @@ DECLARE
 BEGIN
     -- As `current_generation` does; every submit comes here, and a call costs as much as the look.
     SELECT g.gen INTO v_gen FROM headgate.generations g ORDER BY g.n DESC LIMIT 1;
+    IF v_gen = 0 THEN  -- as a rule: nothing to be put together, looked up or parsed
+        LOCK TABLE headgate.ready_0 IN ROW EXCLUSIVE MODE;
+        RETURN v_gen;
+    END IF;
     IF to_regclass(format('headgate.ready_%s', v_gen)) IS NULL THEN
         v_gen := 0;
     END IF;
