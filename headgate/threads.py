@@ -66,9 +66,9 @@ class OwnThread:
             try:
                 value = fn(*args, **kwargs)
             except BaseException as error:
-                self._loop.call_soon_threadsafe(_fail, future, error)
+                self._loop.call_soon_threadsafe(fail, future, error)
             else:
-                self._loop.call_soon_threadsafe(_settle, future, value)
+                self._loop.call_soon_threadsafe(settle, future, value)
 
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name)
@@ -85,12 +85,14 @@ class OwnThread:
             made()
 
 
-def _settle(future: asyncio.Future[R], value: R) -> None:
+def settle(future: asyncio.Future[R], value: R) -> None:
+    """In its loop."""
     if not future.done():  # whoever waited may be gone
         future.set_result(value)
 
 
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+def fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    """In its loop."""
     if not future.done():
         future.set_exception(error)
 

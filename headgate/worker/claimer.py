@@ -12,7 +12,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from headgate.app import App
 from headgate.backoff import grown, worth_telling
@@ -35,7 +35,7 @@ from headgate.worker.watch import SOON, Watch, gap
 
 log = logging.getLogger("headgate.worker")
 
-Send = Callable[[Exchange], Exchanged | None]
+Send = Callable[[Exchange], Awaitable[Exchanged | None]]
 
 SAFETY_POLL = 1.0
 _POLL_WITHOUT_BELL = 0.05
@@ -229,7 +229,7 @@ class Claimer:
         self._urgent.set()
         self._wake.set()
         if self._watching is not None:
-            self._watching.call_back()
+            self._watching.dismiss()
 
     async def run(self) -> None:
         """Never cancelled: a round trip under way may be bringing jobs that are ours then."""
@@ -241,14 +241,12 @@ class Claimer:
             while not (self.closing and self.outbox.empty):
                 # Full, or about to ask again anyway: nobody need be told to wake us.
                 ear.awake(busy=wait <= 0 or self._room() <= 0)
-                if wait > 0 and ear.hears and self._at_rest():
+                if wait > 0 and ear.attends and self._at_rest():
                     wait = await self._keep_watch(ear, wait)
                     await asyncio.sleep(0)  # what it brought begins before all else
                 else:
-                    if not self._wake.is_set():
-                        ear.listen()
                     await self._sleep(wait if ear.hears else min(wait, _POLL_WITHOUT_BELL))
-                    wait = await self._round_trip(self._trip)
+                    wait = await self._round_trip(self._tell)
                 if not self._failures:
                     # Not before the starts are told: an end alone would give slots back in which
                     # others run by now.
@@ -299,17 +297,16 @@ class Claimer:
         )
 
     async def _keep_watch(self, ear: Ear, seconds: float) -> float:
-        watch = Watch(ear, seconds, self._empty, self._last)
+        watch = Watch(self._trip, self._empty, self._last)
 
-        def answer(exchange: Exchange) -> Exchanged | None:
-            found = watch.answer(self._trip, exchange)
+        async def kept(exchange: Exchange) -> Exchanged | None:
+            answer = await watch.keep(ear, exchange, seconds)
             self._empty = watch.empty
-            return found
+            return answer
 
-        ear.lend()
         self._watching, self._news = ear, True
         try:
-            return await self._round_trip(answer)
+            return await self._round_trip(kept)
         finally:
             self._watching = None
 
@@ -369,8 +366,8 @@ class Claimer:
         return self._state.emptied and not self._news and not self.runner.running
 
     async def _round_trip(self, send: Send) -> float:
-        """Tell, ask, and act on the answer; how long to sleep then. `send` is called in the thread
-        of the store; where it gives None nothing was said."""
+        """Tell, ask, and act on the answer; how long to sleep then. Where `send` gives None nothing
+        was said."""
         self._stop_gathering()  # whatever has gathered goes with this one
         self._offering.consider()
         claim = self._claim()
@@ -379,7 +376,7 @@ class Claimer:
         self._under_way, self._ends = True, False
         claimed: int | None = None
         try:
-            answer = await self._thread.call(send, exchange)
+            answer = await send(exchange)
             if answer is None:
                 return 0.0
             claimed = len(answer.claimed)
@@ -461,6 +458,9 @@ class Claimer:
             for number, seconds in enumerate(trips, 1):
                 self._app.meter.round_trip(seconds, claimed if number == len(trips) else 0)
         return took
+
+    async def _tell(self, exchange: Exchange) -> Exchanged | None:
+        return await self._thread.call(self._trip, exchange)
 
     async def _send(self, exchange: Exchange) -> Exchanged:
         return await self._thread.call(self._exchange, exchange)

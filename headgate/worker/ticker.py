@@ -43,7 +43,6 @@ class Ticker:
             # Opened before the first look: what changes after that look rings.
             bell = await loop.run_in_executor(thread, self._store.bell, "ticks")
             ear = Ear(bell, self._hear)
-            ear.listen()
             while True:
                 try:
                     wait = await loop.run_in_executor(thread, self._round)

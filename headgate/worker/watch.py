@@ -1,23 +1,23 @@
-"""The watch of a worker that has nothing to do: the thread of the store waits for the bell and
-answers it.
+"""The watch of a worker that has nothing to do: who hears the bell answers it.
 
-What is to be said then is known before. To go through the event loop first would take as long as
-the claim itself, and where many workers are idle most of them find that another was quicker: of
-that their event loops hear nothing.
+What is to be said then is known before. To wake the event loop first, and a thread from there,
+takes as long as the claim itself; and where many workers are idle, most of them find that another
+was quicker: of that their event loops hear nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
 from headgate.backoff import grown
-from headgate.stores.protocol import Exchange, Exchanged
+from headgate.stores.protocol import Exchange, Exchanged, Order
+from headgate.threads import fail, settle
 from headgate.worker.ear import Ear
 
 LONGEST_GAP = 0.02
 """Seconds, at most, between two looks that a bell asks for, where they keep finding nothing."""
-
 SOON = 0.001
 """Seconds after the time at which something is due: then it is."""
 
@@ -30,25 +30,53 @@ def gap(empty: int) -> float:
 
 
 class Watch:
-    """For so many `seconds`, after `empty` looks in a row that found nothing, the last of them at
-    that time."""
+    """`empty` looks in a row have found nothing, the last of them at that time. The event loop does
+    not look at this before it is over."""
 
-    def __init__(self, ear: Ear, seconds: float, empty: int, last: float) -> None:
-        self._ear = ear
-        self._until = time.monotonic() + seconds
+    def __init__(self, send: Send, empty: int, last: float) -> None:
+        self._send = send
         self.empty = empty
         self._last = last
+        self._until = 0.0
 
-    def answer(self, send: Send, exchange: Exchange) -> Exchanged | None:
-        """In the thread: what came of it, as soon as that is more than nothing, or the time is
-        over. None: called back, and nothing is under way."""
-        while self._ear.heard(self._until - time.monotonic(), self._last + gap(self.empty)):
-            over = time.monotonic() >= self._until
-            answer = send(exchange)
-            if over or answer != Exchanged(wake_in=answer.wake_in):
-                return answer
-            self.empty += 1
-            self._last = time.monotonic()
-            if answer.wake_in is not None:
-                self._until = min(self._until, self._last + answer.wake_in + SOON)
+    def keep(
+        self, ear: Ear, exchange: Exchange, seconds: float
+    ) -> asyncio.Future[Exchanged | None]:
+        """What came of it, as soon as that is more than nothing, or when the time is over. None: it
+        was dismissed, and nothing is under way."""
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[Exchanged | None] = loop.create_future()
+
+        def act() -> float | None:
+            try:
+                answer = self._look(exchange)
+            except BaseException as error:
+                loop.call_soon_threadsafe(fail, over, error)
+                return None
+            if answer is None:
+                return self._until
+            loop.call_soon_threadsafe(settle, over, answer)
+            return None
+
+        def drop() -> None:
+            loop.call_soon_threadsafe(settle, over, None)
+
+        self._until = time.monotonic() + seconds
+        if not ear.attend(Order(act, drop), self._until):
+            over.set_result(None)
+        return over
+
+    def _look(self, exchange: Exchange) -> Exchanged | None:
+        """In the thread that hears the bell. None: there was nothing, and it goes on."""
+        late = self._last + gap(self.empty) - time.monotonic()
+        if late > 0:
+            time.sleep(late)
+        last_one = time.monotonic() >= self._until
+        answer = self._send(exchange)
+        self._last = time.monotonic()
+        if last_one or answer != Exchanged(wake_in=answer.wake_in):
+            return answer
+        self.empty += 1
+        if answer.wake_in is not None:
+            self._until = min(self._until, self._last + answer.wake_in + SOON)
         return None

@@ -14,6 +14,7 @@ work, the later one finds what the other left.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import select
@@ -28,6 +29,7 @@ from headgate.backoff import grown, worth_telling
 from headgate.errors import StoreError
 from headgate.stores.postgres.connection import Connection
 from headgate.stores.postgres.database import Database
+from headgate.stores.postgres.hearing import PollingBell, ServerBell
 from headgate.stores.postgres.parameters import prepare
 from headgate.stores.sqlite.bell import BELLS, MemoryBell
 
@@ -43,53 +45,16 @@ FIRST = 2.0
 LINGER = 30.0
 """Seconds for which the connection is kept when no bell is left."""
 _LONGEST_BACKOFF = 5.0
-_POLL = 0.05
 
+# An ear is seen at once in any case; whether it outlives a crash is all the same.
 _OPEN = """
 INSERT INTO headgate.ears (what, listener, ends)
 SELECT what, :me, extract(epoch FROM clock_timestamp()) + :seconds
-FROM unnest(:what::text[]) AS what
+FROM unnest(:what::text[]) AS what, set_config('synchronous_commit', 'off', true) AS lazily
 ON CONFLICT (what, listener) DO UPDATE SET ends = excluded.ends
 """
 _SHUT = "DELETE FROM headgate.ears WHERE listener = :me"
 _FORGET = "DELETE FROM headgate.ears WHERE ends < extract(epoch FROM clock_timestamp()) - 60"
-
-
-class ServerBell(MemoryBell):
-    """A bell that our listener rings."""
-
-    def __init__(self, bells: Bells, what: str, listeners: list[MemoryBell]) -> None:
-        super().__init__(listeners)
-        self._bells = bells
-        self.what = what
-        self.busy = False
-        """Nobody waits on it now: its ear may close."""
-
-    def awake(self, busy: bool) -> None:
-        if self.busy != busy:
-            self.busy = busy
-            if not busy:
-                self._bells.attend(self.what)
-
-
-class PollingBell:
-    """Where nothing can be heard (behind a pooler): one must look, now and then."""
-
-    def fileno(self) -> int | None:
-        return None
-
-    def drain(self) -> None:
-        return
-
-    def awake(self, busy: bool) -> None:
-        return
-
-    def wait(self, timeout: float) -> bool:
-        threading.Event().wait(max(0.0, min(timeout, _POLL)))
-        return True
-
-    def close(self) -> None:
-        return
 
 
 class Bells:
@@ -107,6 +72,9 @@ class Bells:
         """Until when, on our monotonic clock, each ear is open for certain."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self.serving = False
+        self._wakes_at = math.inf
+        """When the listener looks at orders next, whatever happens."""
         self._closing = False
         pokers: list[MemoryBell] = []
         self._poker = MemoryBell(pokers)
@@ -158,6 +126,12 @@ class Bells:
         if self._open.get(what, 0.0) - time.monotonic() < RENEW:
             self._poker.ring()
 
+    def looks_by(self, time: float) -> bool:
+        with self._changed:
+            if self.serving and time < self._wakes_at:
+                self._poker.ring()
+            return self.serving
+
     def _is_open(self, what: str) -> bool:
         return self._open.get(what, 0.0) > time.monotonic()
 
@@ -180,6 +154,7 @@ class Bells:
                 except psycopg.Error as error:
                     log.warning("the connection for wake-ups was lost (%s)", _line(error))
                 finally:
+                    self._lay_down()
                     connection.close()
             pause = grown(failures, 0.1, _LONGEST_BACKOFF)
             self._rest(pause * random.uniform(0.5, 1.0))
@@ -192,8 +167,6 @@ class Bells:
             connection.patience = PATIENCE
             # For those that come in while a statement is under way.
             connection.add_notify_handler(lambda notify: self._ring(notify.payload))
-            # An ear is seen at once in any case; whether it outlives a crash is all the same.
-            connection.execute(b"SET synchronous_commit = off")
             connection.execute(self._statement(f'LISTEN "{self._database.schema}.bells"')[0])
             connection.execute(*self._statement(_FORGET))
         except BaseException:
@@ -211,6 +184,7 @@ class Bells:
         poker = self._poker.fileno()
         assert poker is not None
         poll.register(poker, select.POLLIN)
+        self.serving = True
         while True:
             if any(self._bells.values()):
                 alone_since = time.monotonic()
@@ -221,12 +195,41 @@ class Bells:
                 if self._ended():
                     return True
             self._keep_open(connection)
-            for fd, _ in poll.poll(RENEW * 1000):
+            for fd, _ in poll.poll(self._pause() * 1000):
                 if fd == connection.pgconn.socket:
                     connection.pgconn.consume_input()
             self._poker.drain()
             while told := connection.pgconn.notifies():
                 self._ring(told.extra.decode())
+            self._obey(connection)
+
+    def _pause(self) -> float:
+        """Seconds until something is to be done here."""
+        # An order that comes in while this is reckoned is not in it: its giver pokes us, then.
+        self._wakes_at = math.inf
+        now = time.monotonic()
+        pause = min([RENEW, *(due for bell in self._ours() if (due := bell.due(now)) is not None)])
+        self._wakes_at = now + pause
+        return pause
+
+    def _obey(self, connection: Connection) -> None:
+        """Carry out the orders whose time has come, through the connection that is awake now."""
+        for bell in self._ours():
+            if bell.due(time.monotonic()) == 0:
+                with self._database.pool.through(connection):
+                    bell.obey()
+                if connection.closed:
+                    raise psycopg.OperationalError("the connection was lost")
+
+    def _lay_down(self) -> None:
+        """Nobody is heard, so nobody's orders are carried out."""
+        with self._changed:
+            self.serving = False
+        for bell in self._ours():
+            bell.dismiss()
+
+    def _ours(self) -> list[ServerBell]:
+        return [b for bells in self._bells.values() for b in bells if isinstance(b, ServerBell)]
 
     def _keep_open(self, connection: Connection) -> None:
         """Renew the ears on which somebody waits. One that had closed may have missed a ring:

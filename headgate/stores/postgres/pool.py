@@ -40,6 +40,7 @@ class Pool:
         self._users = 0
         self._pid = os.getpid()
         self._closed = False
+        self._own = threading.local()
 
     def connect(self) -> Connection:
         """A connection that does not belong to the pool."""
@@ -59,7 +60,15 @@ class Pool:
 
     @contextmanager
     def session(self) -> Generator[Connection]:
-        """A connection of the pool, with no transaction, for the time of the block."""
+        """A connection of the pool, or of this thread's own, with no transaction, for the time of
+        the block."""
+        own: Connection | None = getattr(self._own, "connection", None)
+        if own is not None and own.idle:
+            try:
+                yield own
+            except psycopg.Error as error:
+                raise translate(error, self.url) from error
+            return
         connection = self._take_proven()
         try:
             yield connection
@@ -67,6 +76,18 @@ class Pool:
             raise translate(error, self.url) from error
         finally:
             self.give_back(connection)
+
+    @contextmanager
+    def through(self, connection: Connection) -> Generator[None]:
+        """For the time of the block this thread's sessions are on a connection of its own, which
+        has just been heard from; transactions of more than one message are not."""
+        patience, connection.patience = connection.patience, PATIENCE
+        self._own.connection = connection
+        try:
+            yield
+        finally:
+            self._own.connection = None
+            connection.patience = patience
 
     def _take_proven(self) -> Connection:
         """One that leads somewhere: of a statement that is a transaction of its own and gets no

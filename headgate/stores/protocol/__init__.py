@@ -7,6 +7,7 @@ raises a `StoreError` and changes nothing.
 `tests/conformance` is run against every store.
 """
 
+from headgate.stores.protocol.bells import Bell, Order
 from headgate.stores.protocol.catalogue import CapSpec, LimitUse, Publication, TaskSpec
 from headgate.stores.protocol.claims import Chain, Claim, Exchange, Exchanged, Passed, QueueShare
 from headgate.stores.protocol.costs import Costs, LedgerRecord, Price
@@ -30,7 +31,7 @@ from headgate.stores.protocol.schedules import (
     TickOutcome,
     TickRecord,
 )
-from headgate.stores.protocol.store import Bell, Capabilities, Store
+from headgate.stores.protocol.store import Capabilities, Store
 from headgate.stores.protocol.watching import (
     LOOKED_AT,
     Ended,
@@ -75,6 +76,7 @@ __all__ = [
     "LimitRecord",
     "LimitUse",
     "NewWorker",
+    "Order",
     "Output",
     "OutputPiece",
     "OutputRecord",

@@ -17,6 +17,7 @@ from headgate.jobs import (
     Submitted,
     Unrouted,
 )
+from headgate.stores.protocol.bells import Bell
 from headgate.stores.protocol.catalogue import Publication, TaskSpec
 from headgate.stores.protocol.claims import AHEAD, Exchange, Exchanged
 from headgate.stores.protocol.costs import Costs
@@ -52,21 +53,6 @@ class Capabilities:
     ahead: float = AHEAD
     """Seconds of work that a worker may reserve behind each slot it holds: more where a round trip
     takes longer."""
-
-
-class Bell(Protocol):
-    """Rings when something changed. `fileno()` is readable then; None: poll instead."""
-
-    def awake(self, busy: bool) -> None:
-        """Who is busy need not be woken, and where that costs something, nobody tries. A bell
-        is listened to from the start; after `awake(False)` it rings once more if it may have
-        missed something."""
-        ...
-
-    def fileno(self) -> int | None: ...
-    def drain(self) -> None: ...
-    def wait(self, timeout: float) -> bool: ...
-    def close(self) -> None: ...
 
 
 class Store(Protocol):

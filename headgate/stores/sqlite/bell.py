@@ -16,6 +16,8 @@ import sys
 import threading
 from pathlib import Path
 
+from headgate.stores.protocol import Order
+
 log = logging.getLogger("headgate.store")
 
 BELLS = ("work", "done", "room", "output", "ticks")
@@ -88,6 +90,16 @@ class FileBell:
     def awake(self, busy: bool) -> None:
         """Ringing costs next to nothing here, whoever listens."""
 
+    @property
+    def attends(self) -> bool:
+        return False  # there is nobody between the bell and who listens
+
+    def attend(self, order: Order, until: float) -> bool:
+        return False
+
+    def dismiss(self) -> None:
+        return
+
     def fileno(self) -> int | None:
         return self._fd if self._fd >= 0 else None
 
@@ -151,6 +163,16 @@ class MemoryBell:
 
     def awake(self, busy: bool) -> None:
         """Ringing costs next to nothing here, whoever listens."""
+
+    @property
+    def attends(self) -> bool:
+        return False  # there is nobody between the bell and who listens
+
+    def attend(self, order: Order, until: float) -> bool:
+        return False
+
+    def dismiss(self) -> None:
+        return
 
     def fileno(self) -> int | None:
         return self._read

@@ -1,0 +1,153 @@
+"""A bell as one who listens has it: rung by the thread that hears the server, or by nobody."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from headgate.stores.protocol import Order
+from headgate.stores.sqlite.bell import MemoryBell, readable
+
+POLL = 0.05
+"""Seconds between two looks where nothing can be heard."""
+
+
+class Listener(Protocol):
+    """Who hears the server."""
+
+    serving: bool
+    """It does, and carries out orders."""
+
+    def attend(self, what: str) -> None:
+        """Somebody waits again."""
+        ...
+
+    def looks_by(self, time: float) -> bool:
+        """See to it that orders are looked at by then; False: nobody looks at any."""
+        ...
+
+
+class ServerBell(MemoryBell):
+    """A bell that our listener rings. It carries out orders too: to wake another thread for that,
+    through the event loop, takes as long as a claim does."""
+
+    def __init__(self, listener: Listener, what: str, listeners: list[MemoryBell]) -> None:
+        super().__init__(listeners)
+        self._listener = listener
+        self.what = what
+        self.busy = False
+        """Nobody waits on it now: its ear may close."""
+        self._orders = threading.Lock()
+        self._order: Order | None = None
+        self._until = 0.0
+        self._rung = False
+        """Since the order was last carried out."""
+        self._at_work = False
+        self._dismissed = False
+
+    def awake(self, busy: bool) -> None:
+        if self.busy != busy:
+            self.busy = busy
+            if not busy:
+                self._listener.attend(self.what)
+
+    def ring(self) -> None:
+        with self._orders:
+            if self._order is not None:
+                self._rung = True
+                return
+        super().ring()
+
+    # --- orders -------------------------------------------------------------------------------
+
+    @property
+    def attends(self) -> bool:
+        return self._listener.serving
+
+    def attend(self, order: Order, until: float) -> bool:
+        with self._orders:
+            # Rung before this line, it is for the caller to answer; after it, for the listener.
+            # `ring` waits for the same lock, so that no ring is for neither.
+            if readable(self._read, 0.0):
+                return False
+            self._order, self._until = order, until
+            self._rung = self._dismissed = False
+        if self._listener.looks_by(until):
+            return True
+        with self._orders:
+            # The listener has ended. If it has dropped the order first, that was told.
+            given, self._order = self._order is order, None
+            return not given
+
+    def dismiss(self) -> None:
+        with self._orders:
+            self._dismissed = True
+            order = None if self._at_work else self._order
+        if order is not None:
+            self._leave(order)
+
+    def due(self, now: float) -> float | None:
+        """Seconds until the order is to be carried out, if there is one."""
+        with self._orders:
+            if self._order is None:
+                return None
+            return 0.0 if self._rung else max(0.0, self._until - now)
+
+    def obey(self) -> None:
+        """In the thread of the listener: carry out the order."""
+        with self._orders:
+            order = self._order
+            if order is None:
+                return
+            self._at_work, self._rung = True, False
+        until = order.act()
+        with self._orders:
+            self._at_work = False
+            if until is not None and not self._dismissed:
+                self._until = until
+                return
+        self._leave(order, dropped=until is not None)
+
+    def _leave(self, order: Order, *, dropped: bool = True) -> None:
+        with self._orders:
+            if self._order is not order:
+                return  # left already
+            rung, self._order = self._rung, None
+        if dropped:
+            order.drop()
+        if rung:  # for who gave the order
+            super().ring()
+
+    def close(self) -> None:
+        self.dismiss()
+        super().close()
+
+
+class PollingBell:
+    """Where nothing can be heard (behind a pooler): one must look, now and then."""
+
+    def fileno(self) -> int | None:
+        return None
+
+    def drain(self) -> None:
+        return
+
+    def awake(self, busy: bool) -> None:
+        return
+
+    @property
+    def attends(self) -> bool:
+        return False
+
+    def attend(self, order: Order, until: float) -> bool:
+        return False
+
+    def dismiss(self) -> None:
+        return
+
+    def wait(self, timeout: float) -> bool:
+        threading.Event().wait(max(0.0, min(timeout, POLL)))
+        return True
+
+    def close(self) -> None:
+        return
