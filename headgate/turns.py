@@ -93,6 +93,8 @@ class ClaimState:
     """What the store said about limits and pauses in the last claim; see `Exchanged.recall`."""
     wanted: int = 1
     """How many jobs the last claims asked for, at most."""
+    took: int = 0
+    """How many they got, at most."""
     bands: int = 1
     """How many there were for this worker when it looked last."""
     reused: bool = False

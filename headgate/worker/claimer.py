@@ -30,7 +30,7 @@ from headgate.worker.queues import Queues
 from headgate.worker.router import Router
 from headgate.worker.runner import Runner
 from headgate.worker.settling import Settler
-from headgate.worker.tempo import GATHERING, Tempo
+from headgate.worker.tempo import Tempo
 from headgate.worker.watch import SOON, Watch, gap
 
 log = logging.getLogger("headgate.worker")
@@ -166,7 +166,7 @@ class Claimer:
         assert self.runner is not None
         running = self.runner.running
         if self.chains.waiting and not self.chains.pressing(running):
-            return GATHERING
+            return self._tempo.gathering
         return self._tempo.pause(len(self.outbox.finishes), running)
 
     def _gathered(self) -> None:

@@ -13,7 +13,9 @@ AHEAD_MORE = 4
 USUAL = 0.1
 """… so many seconds."""
 GATHERING = 0.005
-"""Seconds for which ends may wait for others."""
+"""Seconds for which ends may wait for others, …"""
+GATHERING_LONGEST = 0.02
+"""… and where round trips are slow and the slots are in use again."""
 SLOW = 0.004
 """Seconds from which on a round trip is worth waiting for more that it could carry."""
 UNASKED = 2
@@ -30,14 +32,14 @@ class Tempo:
     >>> tempo.ahead_work, tempo.ahead_jobs, tempo.pause(ended=1, running=50)
     (0.1, 160, 0.0)
     >>> tempo.note(0.008)
-    >>> tempo.unasked
-    0.002
+    >>> tempo.unasked, tempo.gathering
+    (0.002, 0.005)
     >>> for _ in range(100):
     ...     tempo.note(0.2)
     >>> round(tempo.ahead_work, 2), tempo.ahead_jobs, tempo.pause(ended=1, running=50)
     (0.25, 319, 0.005)
-    >>> tempo.unasked
-    0.1
+    >>> tempo.unasked, tempo.gathering
+    (0.1, 0.02)
     """
 
     def __init__(self, concurrency: int, ahead: float, longest_wait: float) -> None:
@@ -68,6 +70,12 @@ class Tempo:
         """Seconds, while something runs here, before a round trip for which nothing has ended here:
         what ends meanwhile has to wait until that one is over, however little it was about."""
         return min(UNASKED * self._took, UNASKED_LONGEST)
+
+    @property
+    def gathering(self) -> float:
+        """Seconds for which ends may wait that keep nobody waiting, since others follow already:
+        round trips then take a third of the time, and leave the rest to the jobs."""
+        return min(max(GATHERING, 2 * self._took), GATHERING_LONGEST)
 
     def pause(self, ended: int, running: int) -> float:
         """Seconds to wait for more before so many ends are told. What was started together ends

@@ -46,6 +46,9 @@ WITH_WORK = 0.01
 """Seconds until who got other jobs tries again where somebody else was at work."""
 LONGEST_PAUSE = 0.1
 """Seconds, at most, until who got nothing there tries again."""
+SOME = 64
+MORE = 4
+"""A look is for so many times what the last claims took, and for so many jobs at least."""
 VIEW_AGE = 0.05
 """Seconds for which what was seen at the end of a round trip may serve the next."""
 
@@ -195,6 +198,7 @@ class RoundTrip:
         bounded = replace(words.weigh(claim), hops=min(claim.hops, MOST_HOPS))
         self._chooser = Chooser(self._line, bounded, workers=view.seen.workers, freed=self._freed)
         self._more = self._chooser.run() or self._more
+        state.took = max(len(self._line.order.jobs), state.took * 7 // 8)
 
     def _end_words(self) -> None:
         """An operator's word has ended. Nothing is granted until somebody has said so: that is
@@ -236,9 +240,13 @@ class RoundTrip:
     def _look_params(
         self, claim: Claim, rings: Sequence[str], heads: str | None = None
     ) -> tuple[Any, ...]:
-        # The next claim may want more than this one: as much as any of the last did.
         state = claim.state
-        state.wanted = max(1, claim.room + claim.ahead_room, state.wanted * 7 // 8)
+        # What there is room for is seldom what can be had: a slot of a small limit is seldom free,
+        # and there is only so much time to work ahead. Not to count eight hundred jobs where
+        # twenty are taken, look for some times as many as any of the last claims took.
+        some = max(claim.room, SOME, MORE * state.took)
+        # The next claim may want more than this one: as much as any of the last did.
+        state.wanted = max(1, min(claim.room + claim.ahead_room, some), state.wanted * 7 // 8)
         wanted = state.wanted
         # Among many that cannot start, one that can is further away.
         size = MOST_TURNS if state.barren else min(max(8, wanted + 8), MOST_TURNS)

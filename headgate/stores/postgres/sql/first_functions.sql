@@ -64,56 +64,57 @@ BEGIN
                              (v_job.queue, v_job.priority, v_job.band, v_job.turn, v_job.lane,
                               v_job.place, v_job.job))) AS more
         INTO v_glance FROM headgate.counters c WHERE c.name = 'limits';
-    END IF;
-    IF v_empty THEN
-        RETURN json_build_object('seen', json_build_object(
-            'now', v_now, 'version', v_glance.version, 'bands', '{}'::text[],
-            'turns', '{}'::text[], 'lanes', '{}'::text[], 'next_due', v_due,
-            'due_took', v_due_took, 'next_end', v_glance.ends, 'unrouted', v_glance.unrouted,
-            'expired', v_glance.expired), 'act', NULL);
-    ELSIF v_plain AND v_glance.version = p_version AND coalesce(v_due > v_now, true)
-          -- What has to be done first, and whatever is a choice, is left to the caller.
-          AND NOT (v_glance.more OR v_glance.unrouted OR v_glance.expired) THEN
-        v_seen := json_build_object(
-            'now', v_now, 'version', v_glance.version,
-            'bands', json_build_array(json_build_array(v_job.queue, v_job.priority, v_job.band)),
-            'turns', json_build_array(
-                json_build_array(0, NULL, ARRAY[v_job.turn], true, '{}'::text[], true)),
-            'lanes', json_build_array(json_build_array(
-                0, v_job.turn, v_job.lane, 1, false, v_job.place, v_job.job, v_job.since)),
-            'next_due', v_due, 'due_took', v_due_took, 'next_end', v_glance.ends);
-        IF NOT v_glance.alive THEN
-            RETURN json_build_object('seen', v_seen, 'act', json_build_object('dead', true));
-        END IF;
-        -- Somebody else may be taking it right now, or has taken it, and its row is another's.
-        DELETE FROM headgate.ready r WHERE r.gen = v_job.gen AND r.ctid = ANY (ARRAY(
-            SELECT x.ctid FROM headgate.ready x
-            WHERE x.gen = v_job.gen AND x.ctid = v_job.tid AND x.job = v_job.job
-            FOR UPDATE SKIP LOCKED));
-        IF FOUND THEN
-            WITH taken AS (
-                INSERT INTO headgate.running (token, job, worker, attempt, started_at, ready_at,
-                                              slots, op)
-                VALUES (nextval('headgate.tokens'), v_job.job, p_worker, v_job.attempt, v_now,
-                        v_job.since, '[]', p_op)
-                RETURNING token
-            )
-            SELECT json_build_array(json_build_array(
-                       t.token, j.id, v_job.attempt, 1, v_job.since, j.created_at, j.args,
-                       j.options, '{}'::text[],
-                       CASE WHEN v_job.attempt > 1 THEN headgate.history(j.n) END,
-                       CASE WHEN j.caps IS NULL THEN 0 WHEN j.caps LIKE '%"waiting"%' THEN 2
-                            ELSE 1 END)) AS claimed,
-                   CASE WHEN j.expires_at <= v_now AND v_job.attempt = 1 THEN ARRAY[t.token] END
-                       AS expired
-            INTO v_taken
-            FROM taken t CROSS JOIN headgate.jobs j WHERE j.n = v_job.job;
+        IF v_empty THEN
+            RETURN json_build_object('seen', json_build_object(
+                'now', v_now, 'version', v_glance.version, 'bands', '{}'::text[],
+                'turns', '{}'::text[], 'lanes', '{}'::text[], 'next_due', v_due,
+                'due_took', v_due_took, 'next_end', v_glance.ends, 'unrouted', v_glance.unrouted,
+                'expired', v_glance.expired), 'act', NULL);
+        ELSIF v_glance.version = p_version AND coalesce(v_due > v_now, true)
+              -- What has to be done first, and whatever is a choice, is left to the caller.
+              AND NOT (v_glance.more OR v_glance.unrouted OR v_glance.expired) THEN
+            v_seen := json_build_object(
+                'now', v_now, 'version', v_glance.version,
+                'bands', json_build_array(json_build_array(v_job.queue, v_job.priority, v_job.band)),
+                'turns', json_build_array(
+                    json_build_array(0, NULL, ARRAY[v_job.turn], true, '{}'::text[], true)),
+                'lanes', json_build_array(json_build_array(
+                    0, v_job.turn, v_job.lane, 1, false, v_job.place, v_job.job, v_job.since)),
+                'next_due', v_due, 'due_took', v_due_took, 'next_end', v_glance.ends);
+            IF NOT v_glance.alive THEN
+                RETURN json_build_object('seen', v_seen, 'act', json_build_object('dead', true));
+            END IF;
+            -- Somebody else may be taking it right now; or has taken it, and its row may be another
+            -- job's by now. One that was moved on to another generation is found by the next look.
+            DELETE FROM headgate.ready r WHERE r.gen = v_job.gen AND r.ctid = ANY (ARRAY(
+                SELECT x.ctid FROM headgate.ready x
+                WHERE x.gen = v_job.gen AND x.ctid = v_job.tid AND x.job = v_job.job
+                FOR UPDATE SKIP LOCKED));
+            IF FOUND THEN
+                WITH taken AS (
+                    INSERT INTO headgate.running (token, job, worker, attempt, started_at, ready_at,
+                                                  slots, op)
+                    VALUES (nextval('headgate.tokens'), v_job.job, p_worker, v_job.attempt, v_now,
+                            v_job.since, '[]', p_op)
+                    RETURNING token
+                )
+                SELECT json_build_array(json_build_array(
+                           t.token, j.id, v_job.attempt, 1, v_job.since, j.created_at, j.args,
+                           j.options, '{}'::text[],
+                           CASE WHEN v_job.attempt > 1 THEN headgate.history(j.n) END,
+                           CASE WHEN j.caps IS NULL THEN 0 WHEN j.caps LIKE '%"waiting"%' THEN 2
+                                ELSE 1 END)) AS claimed,
+                       CASE WHEN j.expires_at <= v_now AND v_job.attempt = 1 THEN ARRAY[t.token] END
+                           AS expired
+                INTO v_taken
+                FROM taken t CROSS JOIN headgate.jobs j WHERE j.n = v_job.job;
+                RETURN json_build_object('seen', v_seen, 'act', json_build_object(
+                    'now', v_now, 'claimed', v_taken.claimed, 'expired', v_taken.expired,
+                    'version', v_glance.version));
+            END IF;
             RETURN json_build_object('seen', v_seen, 'act', json_build_object(
-                'now', v_now, 'claimed', v_taken.claimed, 'expired', v_taken.expired,
-                'version', v_glance.version));
+                'now', v_now, 'version', v_glance.version));
         END IF;
-        RETURN json_build_object('seen', v_seen, 'act', json_build_object(
-            'now', v_now, 'version', v_glance.version));
     END IF;
     v_seen := headgate.look(p_rings, p_worker, p_queues, p_tasks, p_skip, p_cursors, p_turns,
                             p_lanes, p_wanted, p_heads, p_due_since);
