@@ -45,7 +45,7 @@ def test_limits_are_kept_and_shared(place: Place) -> None:
     assert set(most) == {
         f"{name}, at once"
         for name in (
-            "one lane", "one lane, asyncio", "one lane, in threads",
+            short_jobs.BARE, "one lane", "one lane, asyncio", "one lane, in threads",
             "10 tenants", "10 tenants, asyncio",
         )
     }  # fmt: skip
