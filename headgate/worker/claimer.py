@@ -368,6 +368,8 @@ class Claimer:
     async def _round_trip(self, send: Send) -> float:
         """Tell, ask, and act on the answer; how long to sleep then. Where `send` gives None nothing
         was said."""
+        assert self.runner is not None
+        self.runner.account()
         self._stop_gathering()  # whatever has gathered goes with this one
         self._offering.consider()
         claim = self._claim()

@@ -96,6 +96,8 @@ class Runner:
         or left the slots standing in which it follows."""
         self.on_over: Callable[[Attempt], None] | None = None
         """Called when the code of an attempt has ended, before its end is told."""
+        self._unaccounted: list[tuple[Attempt, Ending, float]] = []
+        """Their code has ended after so many seconds, and others have followed them."""
         self._capped: dict[int, Attempt] = {}
         """Over as far as their code goes; the store may still refuse what follows from them."""
         self._timers: dict[int, list[asyncio.TimerHandle]] = {}
@@ -147,11 +149,12 @@ class Runner:
             if not self._begin(claimed, hold):
                 self._go_on(hold, passes=True)
 
-    def _go_on(self, hold: Hold, *, passes: bool) -> None:
-        """Start what follows in these slots, in the same step of the loop."""
+    def _go_on(self, hold: Hold, *, passes: bool) -> bool:
+        """Start what follows in these slots, in the same step of the loop; False: nothing does."""
         while (claimed := self._chains.ended(hold, passes=passes)) is not None:
             if self._begin(claimed, hold):
-                return
+                return True
+        return False
 
     def _begin(self, claimed: Claimed, hold: Hold) -> bool:
         """False: it cannot be run, and has ended with that."""
@@ -366,7 +369,25 @@ class Runner:
         passes = attempt.over()
         if self.on_over is not None:
             self.on_over(attempt)
-        ran = time.monotonic() - attempt.began
+        self._unaccounted.append((attempt, ending, time.monotonic() - attempt.began))
+        # Jobs that began together end together. First all that follow them begin, then it is
+        # written down what ended: until then the slots stand idle.
+        if not self._go_on(attempt.hold, passes=passes):
+            self.account()
+        elif len(self._unaccounted) == 1:
+            # Behind those that begin with the next step of the loop, not between them.
+            self._loop.call_soon(self._account_behind, context=self.context)
+
+    def _account_behind(self) -> None:
+        self._loop.call_soon(self.account, context=self.context)
+
+    def account(self) -> None:
+        """Write down what has ended; whoever tells the store calls this first."""
+        over, self._unaccounted = self._unaccounted, []
+        for attempt, ending, ran in over:
+            self._account(attempt, ending, ran)
+
+    def _account(self, attempt: Attempt, ending: Ending, ran: float) -> None:
         if attempt.task.isolate is None and attempt.task.command is None:
             self._chains.pace.note(attempt.claimed.task, ran)
         told = self._told(attempt, ending)
@@ -377,7 +398,6 @@ class Runner:
                 attempt.claimed, None if ending.kind == "unstarted" else ran, told
             )
         self._log(attempt, told)
-        self._go_on(attempt.hold, passes=passes)
         if not self.attempts:
             self._empty.set()
         self._ended(attempt.token, told)

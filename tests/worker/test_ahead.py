@@ -20,6 +20,7 @@ import pytest
 from headgate import App, Context, JobHandle, Worker
 from headgate.jobs import JobFilter
 from headgate.stores.protocol import Exchange, Exchanged, LimitChange
+from headgate.worker.runner import Runner
 from tests.worker.site import Site, wait_until
 
 WARM = 40
@@ -34,8 +35,15 @@ class Watched:
         self.trips = 0
         self.reserved: set[str] = set()
         self.returned: Counter[str] = Counter()
+        self.ended: set[int] = set()
+        self.early: set[int] = set()
+        """Attempts whose slots were handed on before their end was told."""
 
     def exchange(self, exchange: Exchange) -> Exchanged:
+        self.ended.update(finish.token for finish in exchange.finishes)
+        if exchange.claim is not None:
+            followed = {one.owner for one in exchange.passed} - {None}
+            self.early |= followed - self.ended
         answer = self._store.exchange(exchange)
         self.trips += 1
         self.returned.update(f.reason for f in exchange.finishes if f.outcome == "returned")
@@ -177,6 +185,25 @@ def test_a_small_limit_costs_few_round_trips(
     assert stage.peak == limit or kind == "thread"  # whose threads may take turns
     assert len(stage.watched.reserved) > 200
     assert stage.watched.trips < 400 / limit / 2
+
+
+def test_who_tells_that_slots_were_handed_on_tells_who_ended_in_them(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the store would see attempts run that hold nothing. What ended is written down after
+    what follows has begun; where a round trip comes before that, it is written down first."""
+    monkeypatch.setattr(Runner, "_account_behind", lambda runner: None)  # as if it always did
+    stage = make(limit=3)
+    stage.extra = lambda ctx, n: time.sleep(0.001)
+    stage.submit(WARM + 400)
+    with stage.worker():
+        for n in range(WARM + 400, WARM + 500):  # each rings, and a round trip answers it
+            stage.handles.append(stage.task.submit(n))
+            time.sleep(0.002)
+        stage.all_done()
+    stage.check_each_ran_once()
+    assert len(stage.watched.reserved) > 200
+    assert stage.watched.early == set()
 
 
 def test_unlimited_jobs_are_fetched_ahead_too(make: Callable[..., Stage]) -> None:

@@ -55,8 +55,9 @@ class ServerBell(MemoryBell):
         with self._orders:
             if self._order is not None:
                 self._rung = True
-                return
-        super().ring()
+            else:
+                # Not after the lock is given back: an order given in between would not know of it.
+                super().ring()
 
     # --- orders -------------------------------------------------------------------------------
 
@@ -112,11 +113,11 @@ class ServerBell(MemoryBell):
         with self._orders:
             if self._order is not order:
                 return  # left already
-            rung, self._order = self._rung, None
+            self._order = None
+            if self._rung:  # for who gave the order
+                super().ring()
         if dropped:
             order.drop()
-        if rung:  # for who gave the order
-            super().ring()
 
     def close(self) -> None:
         self.dismiss()
