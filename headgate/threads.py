@@ -66,12 +66,13 @@ class OwnThread:
             try:
                 value = fn(*args, **kwargs)
             except BaseException as error:
-                self._loop.call_soon_threadsafe(fail, future, error)
+                tell(self._loop, fail, future, error)
             else:
-                self._loop.call_soon_threadsafe(settle, future, value)
+                tell(self._loop, settle, future, value)
 
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name)
+            # A loop that was left behind must not keep the process from its end.
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         self._calls.put(made)
         return future
@@ -83,6 +84,15 @@ class OwnThread:
     def _run(self) -> None:
         while (made := self._calls.get()) is not None:
             made()
+
+
+def tell(loop: asyncio.AbstractEventLoop, fn: Callable[..., object], *args: object) -> None:
+    """Call it in the loop, from another thread; if that is closed, nobody waits any more."""
+    try:
+        loop.call_soon_threadsafe(fn, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
 
 
 def settle(future: asyncio.Future[R], value: R) -> None:

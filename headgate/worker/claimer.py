@@ -92,7 +92,7 @@ class Claimer:
         """Something has ended since the last round trip was put together."""
         self._released = 0
         self._watching: Ear | None = None
-        """It is listened to by the thread of the store."""
+        """The bell that is answered by who hears it, while this keeps watch."""
         self._trips: list[float] = []
         """How long round trips took that are not noted yet."""
         self._sent_at = 0.0
@@ -292,6 +292,7 @@ class Claimer:
             and not runner.running
             and self._room() > 0
             and self.outbox.empty
+            and not self._offering.left()  # for a moment only
             and not self._failures
             and not self._wake.is_set()
         )
@@ -360,10 +361,15 @@ class Claimer:
         )
 
     def _nothing_new(self) -> bool:
-        """The last claim took the one job in line, and nobody has rung since: that job's end is all
-        there is to tell, and there is nothing to ask for."""
+        """The last claim took the one job in line, that has ended for good, and nobody has rung
+        since: there is nothing to ask for."""
         assert self.runner is not None
-        return self._state.emptied and not self._news and not self.runner.running
+        if not self._state.emptied or self._news or self.runner.running:
+            return False
+        return all(
+            finish.outcome in ("succeeded", "failed") and not finish.followups
+            for finish in self.outbox.finishes.values()
+        )
 
     async def _round_trip(self, send: Send) -> float:
         """Tell, ask, and act on the answer; how long to sleep then. Where `send` gives None nothing
@@ -379,9 +385,9 @@ class Claimer:
         claimed: int | None = None
         try:
             answer = await send(exchange)
+            claimed = 0 if answer is None else len(answer.claimed)
             if answer is None:
                 return 0.0
-            claimed = len(answer.claimed)
         except (StoreBusy, StoreUnavailable, StoreVersion) as error:
             if isinstance(error, StoreBusy) and self.outbox.set_apart(load):
                 self._apart_due = self._loop.time() + _APART

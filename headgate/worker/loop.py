@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -100,7 +100,7 @@ class WorkLoop:
         if plan.on_lease_lost == "continue":
             self._overruns = Overruns(
                 *(self._store, plan.name, app.clock, self._thread),
-                lambda: self._claimer.outbox.tokens,
+                self._untold_ends,
             )
             self._runner.on_over = self._overruns.note_end
             self._claimer.on_refused = self._overruns.refused
@@ -113,6 +113,10 @@ class WorkLoop:
         self._started = False
         self._orders: list[str] = []
         self._obeying: asyncio.Task[None] | None = None
+
+    def _untold_ends(self) -> Set[int]:
+        self._runner.account()
+        return self._claimer.outbox.tokens
 
     # --- orders -------------------------------------------------------------------------------
 

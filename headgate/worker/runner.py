@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -96,7 +96,7 @@ class Runner:
         or left the slots standing in which it follows."""
         self.on_over: Callable[[Attempt], None] | None = None
         """Called when the code of an attempt has ended, before its end is told."""
-        self._unaccounted: list[tuple[Attempt, Ending, float]] = []
+        self._unaccounted: deque[tuple[Attempt, Ending, float]] = deque()
         """Their code has ended after so many seconds, and others have followed them."""
         self._capped: dict[int, Attempt] = {}
         """Over as far as their code goes; the store may still refuse what follows from them."""
@@ -383,9 +383,8 @@ class Runner:
 
     def account(self) -> None:
         """Write down what has ended; whoever tells the store calls this first."""
-        over, self._unaccounted = self._unaccounted, []
-        for attempt, ending, ran in over:
-            self._account(attempt, ending, ran)
+        while self._unaccounted:
+            self._account(*self._unaccounted.popleft())
 
     def _account(self, attempt: Attempt, ending: Ending, ran: float) -> None:
         if attempt.task.isolate is None and attempt.task.command is None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from headgate.backoff import grown
 from headgate.stores.protocol import Exchange, Exchanged, Order
-from headgate.threads import fail, settle
+from headgate.threads import fail, settle, tell
 from headgate.worker.ear import Ear
 
 LONGEST_GAP = 0.02
@@ -38,6 +38,8 @@ class Watch:
         self.empty = empty
         self._last = last
         self._until = 0.0
+        self._answer: Exchanged | None = None
+        self._error: BaseException | None = None
 
     def keep(
         self, ear: Ear, exchange: Exchange, seconds: float
@@ -49,20 +51,22 @@ class Watch:
 
         def act() -> float | None:
             try:
-                answer = self._look(exchange)
+                self._answer = self._look(exchange)
             except BaseException as error:
-                loop.call_soon_threadsafe(fail, over, error)
-                return None
-            if answer is None:
-                return self._until
-            loop.call_soon_threadsafe(settle, over, answer)
-            return None
+                self._error = error
+            return self._until if self._answer is None and self._error is None else None
+
+        def done() -> None:
+            if self._error is not None:
+                tell(loop, fail, over, self._error)
+            else:
+                tell(loop, settle, over, self._answer)
 
         def drop() -> None:
-            loop.call_soon_threadsafe(settle, over, None)
+            tell(loop, settle, over, None)
 
         self._until = time.monotonic() + seconds
-        if not ear.attend(Order(act, drop), self._until):
+        if not ear.attend(Order(act, done, drop), self._until):
             over.set_result(None)
         return over
 

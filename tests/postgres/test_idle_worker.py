@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headgate.jobs import Finish
 from headgate.limits import Need, Needs
 from headgate.stores.postgres import dues
 from headgate.stores.postgres.database import Database
@@ -148,3 +149,17 @@ def test_who_takes_the_one_job_there_is_remembers_how_long_it_looked_for_what_is
     rig.submit()
     hand.exchange(room=1)
     assert asked[-2:] == [0.0, rig.clock.now()]
+
+
+def test_the_end_of_a_limited_job_wakes_no_worker_where_nothing_waits(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rung: list[list[str]] = []
+    real = RoundTrip._rings
+    monkeypatch.setattr(RoundTrip, "_rings", lambda trip: rung.append(real(trip)) or rung[-1])
+    rig.declare(api=5)
+    hand = rig.hand()
+    rig.submit(needs=need("api"))
+    (claimed,) = hand.exchange(room=2).claimed
+    hand.exchange([Finish(claimed.token, "succeeded", result="null")], room=2)
+    assert rung[-1] == ["done", "room"]

@@ -3,11 +3,13 @@ and nobody waits for an order that nobody carries out."""
 
 from __future__ import annotations
 
+import asyncio
 import select
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -29,7 +31,7 @@ class Orders:
     def __init__(self, *, again: int = 0) -> None:
         self.acts: list[str] = []
         """By which thread."""
-        self.dropped = 0
+        self.done = self.dropped = 0
         self.under_way = threading.Event()
         self.go = threading.Event()
         self.go.set()
@@ -37,13 +39,16 @@ class Orders:
 
     @property
     def order(self) -> Order:
-        return Order(self._act, self._drop)
+        return Order(self._act, self._done, self._drop)
 
     def _act(self) -> float | None:
         self.acts.append(threading.current_thread().name)
         self.under_way.set()
         assert self.go.wait(10)
         return time.monotonic() + LATE if len(self.acts) <= self._again else None
+
+    def _done(self) -> None:
+        self.done += 1
 
     def _drop(self) -> None:
         self.dropped += 1
@@ -162,6 +167,67 @@ def test_an_order_is_dropped_when_nobody_hears_any_more(bells: Bells, other: Bel
     wait_until(lambda: len(orders.acts) == 1)
 
 
+def test_what_rings_while_an_order_is_carried_out_is_heard_after_it(
+    bells: Bells, other: Bells
+) -> None:
+    """It comes in on the connection that the order speaks through, beside its answer."""
+    bell, acts = listen(bells), list[float]()
+
+    def act() -> float | None:
+        if not acts:
+            ringing = threading.Timer(0.1, other.ring, ("work",))
+            ringing.start()
+            bells._database.value("SELECT pg_sleep(0.4)::text")
+            ringing.join()
+        acts.append(time.monotonic())
+        return until(LATE)
+
+    assert bell.attend(Order(act, lambda: None, lambda: None), until(0.0))
+    wait_until(lambda: len(acts) >= 2)
+    assert acts[1] - acts[0] < 0.5, "not when the listener looks around next"
+
+
+def test_an_order_is_dropped_or_carried_out_and_never_both(bells: Bells) -> None:
+    """Dismissed as it falls due, some hundred times."""
+    bell, both = listen(bells), 0
+    for _ in range(300):
+        orders = Orders()
+        if not bell.attend(orders.order, until(0.0)):
+            bell.drain()
+            continue
+        bell.dismiss()
+        wait_until(lambda orders=orders: orders.done + orders.dropped > 0)
+        both += orders.done and orders.dropped
+        assert len(orders.acts) == orders.done
+    assert not both
+
+
+def test_when_an_order_is_told_to_be_done_another_may_be_given(bells: Bells) -> None:
+    bell, second, given = listen(bells), Orders(), list[bool]()
+
+    def done() -> None:
+        given.append(bell.attend(second.order, until(LATE)))
+        bell.dismiss()
+
+    assert bell.attend(Order(lambda: None, done, lambda: None), until(0.0))
+    wait_until(lambda: second.dropped == 1)
+    assert given == [True]
+    assert second.acts == []
+
+
+def test_an_order_that_fails_keeps_nobody_from_being_heard(bells: Bells, other: Bells) -> None:
+    def fail() -> float | None:
+        raise RuntimeError("on purpose")
+
+    bell, done = listen(bells), listen(bells, "done")
+    assert bell.attend(Order(fail, lambda: None, lambda: None), until(0.0))
+    wait_until(lambda: bell.due(time.monotonic()) is None)
+    other.ring("done")
+    assert done.wait(5)
+    other.ring("work")
+    assert bell.wait(5)
+
+
 def test_a_bell_that_closes_drops_its_order(bells: Bells) -> None:
     bell, orders = listen(bells), Orders()
     assert bell.attend(orders.order, until(LATE))
@@ -264,6 +330,76 @@ def test_the_end_of_the_one_job_in_line_is_told_without_asking_for_more(
         ends = [exchange for _, exchange, _ in watched.trips if exchange.finishes]
         assert [exchange.claim for exchange in ends] == [None]
         run_one(app, ran, 3)
+
+
+def test_two_jobs_in_close_succession_both_start_at_once(app: App, ran: list[int]) -> None:
+    """The second comes in while the first is being claimed, or while its end is told."""
+    task, late = app.tasks["note"], list[float]()
+    with at_work(app):
+        run_one(app, ran, -1)
+        for n in range(0, 80, 2):
+            time.sleep(0.03)
+            second = threading.Timer(0.0005 * (n % 14), task.submit, (n + 1,))
+            second.start()
+            task.submit(n)
+            second.join()
+            began = time.monotonic()
+            wait_until(lambda n=n: n in ran and n + 1 in ran)
+            late.append(time.monotonic() - began)
+    # A wake-up that is lost is one of a second, and comes in every fifth pair where there are any.
+    assert sorted(late)[len(late) * 9 // 10] < 0.5, late
+
+
+def test_a_retry_that_is_due_soon_starts_then(postgres_url: str) -> None:
+    app, at = App(postgres_url), list[float]()
+
+    @app.task(retries=3, retry_delay=0.1)
+    async def flaky() -> None:
+        at.append(time.monotonic())
+        if len(at) % 4:
+            raise ValueError(len(at))
+
+    with at_work(app):
+        for n in range(1, 4):
+            flaky.submit()
+            wait_until(lambda n=n: len(at) == 4 * n)
+            time.sleep(0.1)
+    app.close()
+    gaps = sorted(after - before for i, (before, after) in enumerate(pairwise(at), 1) if i % 4)
+    assert gaps[0] >= 0.1
+    assert gaps[len(gaps) // 2] < 0.4, gaps
+
+
+def test_a_loop_that_was_left_behind_leaves_the_listener_alone(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, under_way, go = app.store, threading.Event(), threading.Event()
+    real = store.exchange
+
+    def slow(exchange: Exchange) -> Exchanged:
+        if threading.current_thread().name == "headgate-listener":
+            under_way.set()
+            assert go.wait(10)
+        return real(exchange)
+
+    async def main() -> None:
+        work = asyncio.create_task(Worker(app, "w", concurrency=2).arun())
+        await asyncio.to_thread(under_way.wait, 10)
+        work.cancel()
+        await asyncio.wait([work], timeout=0.2)
+
+    keep = store.bell("done")
+    monkeypatch.setattr(store, "exchange", slow)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
+    go.set()
+    work = store.bell("work")
+    work.drain()
+    app.tasks["note"].submit(1)
+    assert work.wait(10)
+    work.close()
+    keep.close()
 
 
 def test_what_is_due_while_a_worker_keeps_watch_starts_in_time(app: App, ran: list[int]) -> None:

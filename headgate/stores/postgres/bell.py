@@ -117,7 +117,8 @@ class Bells:
             self._poker.ring()
         if thread is not None:
             thread.join(PATIENCE + 1)
-        self._poker.close()
+        if thread is None or not thread.is_alive():
+            self._poker.close()  # else it is read from, once more
 
     # --- for the bells ----------------------------------------------------------------
 
@@ -195,13 +196,18 @@ class Bells:
                 if self._ended():
                     return True
             self._keep_open(connection)
+            # What came in beside the answer to an order is not to be read from the socket any more.
+            self._ring_told(connection)
             for fd, _ in poll.poll(self._pause() * 1000):
                 if fd == connection.pgconn.socket:
                     connection.pgconn.consume_input()
             self._poker.drain()
-            while told := connection.pgconn.notifies():
-                self._ring(told.extra.decode())
+            self._ring_told(connection)
             self._obey(connection)
+
+    def _ring_told(self, connection: Connection) -> None:
+        while told := connection.pgconn.notifies():
+            self._ring(told.extra.decode())
 
     def _pause(self) -> float:
         """Seconds until something is to be done here."""
@@ -216,20 +222,26 @@ class Bells:
         """Carry out the orders whose time has come, through the connection that is awake now."""
         for bell in self._ours():
             if bell.due(time.monotonic()) == 0:
-                with self._database.pool.through(connection):
-                    bell.obey()
+                try:
+                    with self._database.pool.through(connection):
+                        bell.obey()
+                except Exception:
+                    # Whatever one of them brings, the others are heard.
+                    log.exception("an order could not be carried out")
                 if connection.closed:
                     raise psycopg.OperationalError("the connection was lost")
 
     def _lay_down(self) -> None:
         """Nobody is heard, so nobody's orders are carried out."""
         with self._changed:
-            self.serving = False
+            if self._thread in (None, threading.current_thread()):  # not one that came after us
+                self.serving = False
         for bell in self._ours():
             bell.dismiss()
 
     def _ours(self) -> list[ServerBell]:
-        return [b for bells in self._bells.values() for b in bells if isinstance(b, ServerBell)]
+        every = [bell for bells in self._bells.values() for bell in list(bells)]
+        return [bell for bell in every if isinstance(bell, ServerBell)]
 
     def _keep_open(self, connection: Connection) -> None:
         """Renew the ears on which somebody waits. One that had closed may have missed a ring:

@@ -99,7 +99,10 @@ def _wire(value: str | float | None) -> bytes | None:
     """A parameter as a text, of whatever type the statement says it is."""
     if value is None or isinstance(value, bool):
         return None if value is None else b"t" if value else b"f"
-    data = (value if isinstance(value, str) else repr(value)).encode()
+    if not isinstance(value, str):
+        # Not as a subclass shows itself: a member of an IntEnum is its number.
+        value = int.__repr__(value) if isinstance(value, int) else float.__repr__(value)
+    data = value.encode()
     if b"\0" in data:  # the library would cut it off there
         raise psycopg.DataError("PostgreSQL texts cannot hold a NUL character")
     return data

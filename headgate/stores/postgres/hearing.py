@@ -82,10 +82,13 @@ class ServerBell(MemoryBell):
 
     def dismiss(self) -> None:
         with self._orders:
-            self._dismissed = True
-            order = None if self._at_work else self._order
-        if order is not None:
-            self._leave(order)
+            order, self._dismissed = self._order, True
+            # Decided and left under one lock: what the listener has begun by now is not dropped,
+            # and what is left here it does not begin.
+            if order is None or self._at_work:
+                return
+            self._leave()
+        order.drop()
 
     def due(self, now: float) -> float | None:
         """Seconds until the order is to be carried out, if there is one."""
@@ -101,23 +104,28 @@ class ServerBell(MemoryBell):
             if order is None:
                 return
             self._at_work, self._rung = True, False
-        until = order.act()
-        with self._orders:
-            self._at_work = False
-            if until is not None and not self._dismissed:
-                self._until = until
-                return
-        self._leave(order, dropped=until is not None)
-
-    def _leave(self, order: Order, *, dropped: bool = True) -> None:
-        with self._orders:
-            if self._order is not order:
-                return  # left already
-            self._order = None
-            if self._rung:  # for who gave the order
-                super().ring()
-        if dropped:
+        until: float | None = None
+        try:
+            until = order.act()
+        finally:
+            with self._orders:
+                self._at_work = False
+                stands = until is not None and not self._dismissed
+                if stands and until is not None:
+                    self._until = until
+                else:
+                    self._leave()
+        # Not before the bell has left it: who hears of it may give the next order at once.
+        if until is None:
+            order.done()
+        elif not stands:
             order.drop()
+
+    def _leave(self) -> None:
+        """Under the lock: there is no order any more, and what has rung is for who gave it."""
+        self._order = None
+        if self._rung:
+            super().ring()
 
     def close(self) -> None:
         self.dismiss()

@@ -144,7 +144,6 @@ class RoundTrip:
             return None
         assert self._looked is not None
         self._view, claim.state.view, claim.state.opens = self._looked, None, None
-        claim.state.emptied = bool(act.claimed)
         self._books.now = act.now
         (band,), (lane,) = self._view.seen.bands, self._view.seen.lanes
         key = LaneKey(*band, lane.turn, lane.lane)
@@ -154,6 +153,7 @@ class RoundTrip:
         claimed = tuple(self._books.claimed(key, None, row) for row in act.claimed or ())
         if act.expired:
             claimed = self._expire(claimed, frozenset(act.expired))
+        claim.state.emptied = bool(claimed)
         return self._answer(act, claimed)
 
     # --- choose -------------------------------------------------------------------------------
@@ -314,7 +314,8 @@ class RoundTrip:
             chooser is not None and all(chooser.room.is_full(group) for group in self._freed)
         ):
             rings.append("room")
-            if chooser is None or chooser.leaves_some:
+            nothing_waits = self._view is not None and not self._view.seen.bands
+            if not nothing_waits and (chooser is None or chooser.leaves_some):
                 rings.append("work")
         return rings
 

@@ -13,6 +13,8 @@ class Order:
 
     act: Callable[[], float | None]
     """Says by when to do it again, on the monotonic clock; None: it is done."""
+    done: Callable[[], None]
+    """Called when it is done, and another order may be given."""
     drop: Callable[[], None]
     """Called instead when the order was taken back, or nobody hears the bell any more."""
 

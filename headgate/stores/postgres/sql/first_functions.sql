@@ -64,13 +64,14 @@ BEGIN
                              (v_job.queue, v_job.priority, v_job.band, v_job.turn, v_job.lane,
                               v_job.place, v_job.job))) AS more
         INTO v_glance FROM headgate.counters c WHERE c.name = 'limits';
-        IF v_empty THEN
+        -- Who is to stop is told by `look`.
+        IF v_empty AND NOT EXISTS (SELECT 1 FROM headgate.cancels) THEN
             RETURN json_build_object('seen', json_build_object(
                 'now', v_now, 'version', v_glance.version, 'bands', '{}'::text[],
                 'turns', '{}'::text[], 'lanes', '{}'::text[], 'next_due', v_due,
                 'due_took', v_due_took, 'next_end', v_glance.ends, 'unrouted', v_glance.unrouted,
                 'expired', v_glance.expired), 'act', NULL);
-        ELSIF v_glance.version = p_version AND coalesce(v_due > v_now, true)
+        ELSIF v_plain AND v_glance.version = p_version AND coalesce(v_due > v_now, true)
               -- What has to be done first, and whatever is a choice, is left to the caller.
               AND NOT (v_glance.more OR v_glance.unrouted OR v_glance.expired) THEN
             v_seen := json_build_object(
