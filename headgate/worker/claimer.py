@@ -11,7 +11,6 @@ import asyncio
 import logging
 import math
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from headgate.app import App
@@ -19,10 +18,10 @@ from headgate.backoff import grown, worth_telling
 from headgate.errors import StoreBusy, StoreUnavailable, StoreVersion
 from headgate.jobs import Claimed, Finish, Progress
 from headgate.stores.protocol import Claim, Exchange, Exchanged, Store
-from headgate.threads import OwnThread
 from headgate.turns import ClaimState
 from headgate.worker.board import STARTS
 from headgate.worker.chains import Chains
+from headgate.worker.courier import Courier
 from headgate.worker.ear import Ear
 from headgate.worker.offering import Offering
 from headgate.worker.outbox import Outbox
@@ -74,7 +73,7 @@ class Claimer:
         self._left = max_jobs
         """How many more jobs this process may start; None: no bound."""
         self._loop = asyncio.get_running_loop()
-        self._thread = OwnThread("headgate-store")
+        self._courier = Courier(self.store, app.clock.boot)
         self.know_tasks()
         self._state = ClaimState()
         self._wake = asyncio.Event()
@@ -93,10 +92,6 @@ class Claimer:
         self._released = 0
         self._watching: Ear | None = None
         """The bell that is answered by who hears it, while this keeps watch."""
-        self._trips: list[float] = []
-        """How long round trips took that are not noted yet."""
-        self._sent_at = 0.0
-        """When the last one was sent, by the clock of leases."""
         self._last = 0.0
         self._look_by = 0.0
         """When to ask anew in any case."""
@@ -106,9 +101,7 @@ class Claimer:
         ahead = self.store.capabilities.ahead
         self.chains = Chains(self._give_back, note_ahead, self._loop.time, ahead)
         self._tempo = Tempo(concurrency, ahead, self.chains.longest_wait)
-        self._store_cpu = 0.0
-        """Seconds that round trips have used of a processor, here."""
-        self._offering = Offering(self.chains, concurrency, self._loop.time, self._cpu)
+        self._offering = Offering(self.chains, concurrency, self._loop.time, self._courier.used)
         self._settler = Settler(self.store, worker, self.chains, self.wake)
         self.outbox = Outbox(self.chains)
         self._accepting = True
@@ -246,7 +239,7 @@ class Claimer:
                     await asyncio.sleep(0)  # what it brought begins before all else
                 else:
                     await self._sleep(wait if ear.hears else min(wait, _POLL_WITHOUT_BELL))
-                    wait = await self._round_trip(self._tell)
+                    wait = await self._round_trip(self._courier.carry)
                 if not self._failures:
                     # Not before the starts are told: an end alone would give slots back in which
                     # others run by now.
@@ -254,7 +247,7 @@ class Claimer:
         finally:
             ear.close()
             self._settler.heard(StoreUnavailable("the worker has stopped"))
-            self._thread.close()
+            self._courier.close()
 
     def _heard(self) -> None:
         self._rang = True
@@ -298,7 +291,7 @@ class Claimer:
         )
 
     async def _keep_watch(self, ear: Ear, seconds: float) -> float:
-        watch = Watch(self._trip, self._empty, self._last)
+        watch = Watch(self._courier.trip, self._empty, self._last)
 
         async def kept(exchange: Exchange) -> Exchanged | None:
             answer = await watch.keep(ear, exchange, seconds)
@@ -396,7 +389,7 @@ class Claimer:
         except Exception as error:
             # Not the store's state but something that was sent.
             log.exception("a round trip to the store failed")
-            told = await self.outbox.send_apart(load, self._worker, self._send)
+            told = await self.outbox.send_apart(load, self._worker, self._courier.beside)
             assert self.runner is not None
             self.runner.heard((), told)
             return self._refused(error)
@@ -412,7 +405,7 @@ class Claimer:
         unseen = False
         if claim is not None:
             unseen, self._news = self._news and self._state.reused, False
-            self.runner.granted_at = self._sent_at
+            self.runner.granted_at = self._courier.sent_at
             if claim.chains:
                 self._offering.answered(self.runner.running)
         self.runner.heard(load.finishes, answer.refused)
@@ -438,7 +431,7 @@ class Claimer:
                 return late
             token, finish = next(iter(self.outbox.apart.items()))
             try:
-                answer = await self._send(Exchange(self._worker, (finish,)))
+                answer = await self._courier.beside(Exchange(self._worker, (finish,)))
             except (StoreBusy, StoreUnavailable, StoreVersion):
                 # Behind the others: they may wait for somebody else.
                 self.outbox.apart[token] = self.outbox.apart.pop(token)
@@ -457,7 +450,7 @@ class Claimer:
 
     def _note_trips(self, claimed: int | None) -> float:
         """Round trips have ended, all but the last without anything; how long that one took."""
-        trips, self._trips = self._trips, []
+        trips = self._courier.trips()
         took = trips[-1] if trips else 0.0
         if trips:
             self._last = self._loop.time()
@@ -466,30 +459,6 @@ class Claimer:
             for number, seconds in enumerate(trips, 1):
                 self._app.meter.round_trip(seconds, claimed if number == len(trips) else 0)
         return took
-
-    async def _tell(self, exchange: Exchange) -> Exchanged | None:
-        return await self._thread.call(self._trip, exchange)
-
-    async def _send(self, exchange: Exchange) -> Exchanged:
-        return await self._thread.call(self._exchange, exchange)
-
-    def _exchange(self, exchange: Exchange) -> Exchanged:
-        used = time.thread_time()
-        try:
-            return self.store.exchange(exchange)
-        finally:
-            self._store_cpu += time.thread_time() - used
-
-    def _trip(self, exchange: Exchange) -> Exchanged:
-        began, self._sent_at = time.monotonic(), self._app.clock.boot()
-        try:
-            return self._exchange(exchange)
-        finally:
-            self._trips.append(time.monotonic() - began)
-
-    def _cpu(self) -> float:
-        """Seconds that this event loop and its round trips have used of a processor."""
-        return time.thread_time() + self._store_cpu
 
     async def _act(self, answer: Exchanged, claim: Claim | None, sent: float) -> float:
         assert self.runner is not None
