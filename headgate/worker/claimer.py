@@ -498,11 +498,13 @@ class Claimer:
         self.idle = self.idle and not self.outbox.apart
         if self.idle or self.spent:
             self.on_idle()
-        if claim is None and self._nothing_new():
+        if claim is None and answer.more:
+            self._news = True  # what has just ended let somebody in
+        elif claim is None and self._nothing_new():
             return max(0.0, self._look_by - self._loop.time())
         wait = SAFETY_POLL if answer.wake_in is None else min(SAFETY_POLL, answer.wake_in + SOON)
         self._look_by = self._loop.time() + wait
-        return 0.0 if claim is not None and answer.more else wait
+        return 0.0 if answer.more and self._accepting else wait
 
     def _unasked(self) -> float:
         """Seconds between a round trip and the next for which nothing has ended here."""

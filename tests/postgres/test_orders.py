@@ -219,9 +219,10 @@ def test_an_order_that_fails_keeps_nobody_from_being_heard(bells: Bells, other: 
     def fail() -> float | None:
         raise RuntimeError("on purpose")
 
-    bell, done = listen(bells), listen(bells, "done")
-    assert bell.attend(Order(fail, lambda: None, lambda: None), until(0.0))
-    wait_until(lambda: bell.due(time.monotonic()) is None)
+    bell, done, orders = listen(bells), listen(bells, "done"), Orders()
+    assert bell.attend(Order(fail, orders.order.done, orders.order.drop), until(0.0))
+    wait_until(lambda: orders.dropped == 1)
+    assert not orders.done
     other.ring("done")
     assert done.wait(5)
     other.ring("work")

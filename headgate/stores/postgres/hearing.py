@@ -104,22 +104,25 @@ class ServerBell(MemoryBell):
             if order is None:
                 return
             self._at_work, self._rung = True, False
-        until: float | None = None
         try:
             until = order.act()
-        finally:
-            with self._orders:
-                self._at_work = False
-                stands = until is not None and not self._dismissed
-                if stands and until is not None:
-                    self._until = until
-                else:
-                    self._leave()
-        # Not before the bell has left it: who hears of it may give the next order at once.
-        if until is None:
-            order.done()
-        elif not stands:
+        except BaseException:
+            self._end(None)
             order.drop()
+            raise
+        # Not before the bell has left it: who hears of it may give the next order at once.
+        if not self._end(until):
+            (order.done if until is None else order.drop)()
+
+    def _end(self, until: float | None) -> bool:
+        """The order was carried out, and is to be again by then; False: it is not."""
+        with self._orders:
+            self._at_work = False
+            if until is None or self._dismissed:
+                self._leave()
+                return False
+            self._until = until
+            return True
 
     def _leave(self) -> None:
         """Under the lock: there is no order any more, and what has rung is for who gave it."""
