@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from headgate.stores.protocol import Order
+from headgate.stores.protocol import Order, Unattended
 from headgate.stores.sqlite.bell import MemoryBell, readable
 
 POLL = 0.05
@@ -135,26 +135,13 @@ class ServerBell(MemoryBell):
         super().close()
 
 
-class PollingBell:
+class PollingBell(Unattended):
     """Where nothing can be heard (behind a pooler): one must look, now and then."""
 
     def fileno(self) -> int | None:
         return None
 
     def drain(self) -> None:
-        return
-
-    def awake(self, busy: bool) -> None:
-        return
-
-    @property
-    def attends(self) -> bool:
-        return False
-
-    def attend(self, order: Order, until: float) -> bool:
-        return False
-
-    def dismiss(self) -> None:
         return
 
     def wait(self, timeout: float) -> bool:

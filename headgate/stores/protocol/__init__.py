@@ -7,7 +7,7 @@ raises a `StoreError` and changes nothing.
 `tests/conformance` is run against every store.
 """
 
-from headgate.stores.protocol.bells import Bell, Order
+from headgate.stores.protocol.bells import Bell, Order, Unattended
 from headgate.stores.protocol.catalogue import CapSpec, LimitUse, Publication, TaskSpec
 from headgate.stores.protocol.claims import Chain, Claim, Exchange, Exchanged, Passed, QueueShare
 from headgate.stores.protocol.costs import Costs, LedgerRecord, Price
@@ -99,6 +99,7 @@ __all__ = [
     "TickRecord",
     "Ticking",
     "Trouble",
+    "Unattended",
     "Why",
     "Word",
     "Words",

@@ -46,3 +46,21 @@ class Bell(Protocol):
     def drain(self) -> None: ...
     def wait(self, timeout: float) -> bool: ...
     def close(self) -> None: ...
+
+
+class Unattended:
+    """A bell with nobody between it and who listens: ringing costs next to nothing, and there is no
+    one to give orders to."""
+
+    def awake(self, busy: bool) -> None:
+        return
+
+    @property
+    def attends(self) -> bool:
+        return False
+
+    def attend(self, order: Order, until: float) -> bool:
+        return False
+
+    def dismiss(self) -> None:
+        return

@@ -16,7 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-from headgate.stores.protocol import Order
+from headgate.stores.protocol import Unattended
 
 log = logging.getLogger("headgate.store")
 
@@ -63,7 +63,7 @@ class Bells:
         return FileBell(path)
 
 
-class FileBell:
+class FileBell(Unattended):
     """Hears the bell file through inotify, or, where there is none, by looking at it."""
 
     def __init__(self, path: Path) -> None:
@@ -86,19 +86,6 @@ class FileBell:
             return self._path.stat().st_mtime_ns
         except FileNotFoundError:
             return 0
-
-    def awake(self, busy: bool) -> None:
-        """Ringing costs next to nothing here, whoever listens."""
-
-    @property
-    def attends(self) -> bool:
-        return False  # there is nobody between the bell and who listens
-
-    def attend(self, order: Order, until: float) -> bool:
-        return False
-
-    def dismiss(self) -> None:
-        return
 
     def fileno(self) -> int | None:
         return self._fd if self._fd >= 0 else None
@@ -142,7 +129,7 @@ class FileBell:
             self._fd = -1
 
 
-class MemoryBell:
+class MemoryBell(Unattended):
     """The bell of an in-memory store: a pipe, so that event loops can watch it too."""
 
     def __init__(self, listeners: list[MemoryBell]) -> None:
@@ -160,19 +147,6 @@ class MemoryBell:
                     os.write(self._write, b"!")
             except BlockingIOError:
                 return  # it has rung often enough
-
-    def awake(self, busy: bool) -> None:
-        """Ringing costs next to nothing here, whoever listens."""
-
-    @property
-    def attends(self) -> bool:
-        return False  # there is nobody between the bell and who listens
-
-    def attend(self, order: Order, until: float) -> bool:
-        return False
-
-    def dismiss(self) -> None:
-        return
 
     def fileno(self) -> int | None:
         return self._read
