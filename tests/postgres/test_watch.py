@@ -1,5 +1,5 @@
-"""An idle worker keeps watch: the thread that hears the bell makes its claim, and nothing that could
-start waits."""
+"""An idle worker keeps watch: the thread that hears the bell makes its claim, and nothing waits
+that could start."""
 
 from __future__ import annotations
 
