@@ -207,6 +207,8 @@ def _serve(site: object, host: str, port: int, prefix: str, proxies: list[str]) 
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        # Before its address is told: who calls at once waits, and is not refused.
+        listener.listen()
     except OSError as error:
         listener.close()
         raise ConfigError(f"--bind {host}:{port}: {error.strerror or error}") from None
