@@ -19,6 +19,9 @@ from headgate.kernel import kill, look
 from tests.worker import sample
 from tests.worker.site import Site, Tree, wait_until
 
+BESIDE_OTHERS = 3.0 if "PYTEST_XDIST_WORKER" in os.environ else 1.0
+"""Where other tests run beside these, whoever gets the slot next, a process that has yet to start,
+may take some times as long; that is still a small part of any lease."""
 NESTS = {"isolated": sample.nest, "thread": sample.nest_thread}
 
 
@@ -34,7 +37,7 @@ def nested(site: Site, kind: str = "isolated") -> tuple[Tree, str]:
 def check_granted_after_death(site: Site, job: str, killed_at: float, within: float) -> None:
     again = site.wait_for("again", seconds=within + 15)[0]
     assert again["alive"] == [], "something of the dead worker lived when its slot was granted"
-    assert again["t"] - killed_at < within
+    assert again["t"] - killed_at < within * BESIDE_OTHERS
     record = site.until_done(job)
     assert record.state == "succeeded"
     assert record.attempt == 2
