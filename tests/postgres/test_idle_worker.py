@@ -3,6 +3,7 @@ comes before it."""
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import pytest
@@ -163,3 +164,25 @@ def test_the_end_of_a_limited_job_wakes_no_worker_where_nothing_waits(
     (claimed,) = hand.exchange(room=2).claimed
     hand.exchange([Finish(claimed.token, "succeeded", result="null")], room=2)
     assert rung[-1] == ["done", "room"]
+
+
+def test_an_expired_job_that_was_the_only_one_leaves_something_to_ask_for(rig: Rig) -> None:
+    hand = rig.hand()
+    hand.exchange(room=2)
+    (id,) = rig.submit(expires=0.1)
+    rig.clock.advance(1.0)
+    got = hand.exchange(room=2)
+    assert (got.claimed, got.more) == ((), True)
+    assert not hand.state.emptied
+    assert rig.state(id) == "cancelled"
+    rig.submit()
+    assert len(hand.exchange(room=2).claimed) == 1
+    assert hand.state.emptied
+
+
+def test_a_priority_may_be_a_member_of_an_enumeration(rig: Rig) -> None:
+    class Priority(enum.IntEnum):
+        HIGH = -5
+
+    (id,) = rig.submit(priority=Priority.HIGH)
+    assert rig.store.job(id).priority == -5
