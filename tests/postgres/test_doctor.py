@@ -10,7 +10,7 @@ from headgate.jobs import Finish
 from headgate.stores import open_store
 from headgate.stores.protocol import Exchange
 from tests.conformance.conftest import HandClock, Rig, need
-from tests.postgres.rival import Rival
+from tests.postgres.rival import Rival, Waiter, until_blocked
 
 
 class Scene:
@@ -76,6 +76,27 @@ def test_lost_slots(scene: Scene, hurt: Rival) -> None:
     for claimed in scene.claimed:
         assert scene.hand.end(claimed)
     assert scene.rig.held("api") == 0
+
+
+def test_a_slot_that_somebody_takes_meanwhile_is_not_written_down_for_another(
+    scene: Scene, hurt: Rival
+) -> None:
+    """Two that are given the same number are one row: one of them would hold nothing."""
+    rig = scene.rig
+    hurt.run("DELETE FROM headgate.slots WHERE slot = 1")
+    version = hurt.value("SELECT value FROM headgate.counters WHERE name = 'limits'")
+    hurt.commit()
+    take = "SELECT slot FROM headgate.take_slot('api', 1, 'x', 'y', 1e9, %s, true, 9, false)"
+    assert hurt.value(take, version) == 1
+    waiter = Waiter(lambda: rig.store.doctor(repair=True))
+    with Rival(str(rig.store.url)) as watch:
+        until_blocked(watch)
+    hurt.commit()
+    assert [trouble.what for trouble in waiter.result()] == ["slotless-attempts"]
+    assert rig.held("api") == 3
+    for claimed in scene.claimed:
+        assert scene.hand.end(claimed)
+    assert rig.held("api") == 1
 
 
 def test_lost_attempts(scene: Scene, hurt: Rival) -> None:

@@ -89,6 +89,17 @@ def takes_the_only_job(rig: Rig) -> Do:
     return lambda: hand.exchange(room=1)
 
 
+@operation("take worker, try to share limits, try group")
+def takes_the_only_limited_job(rig: Rig) -> Do:
+    rig.declare(gpu=1)
+    rig.submit(needs=need("gpu"))
+    hand = rig.hand()
+    hand.claim()
+    hand.end_all()
+    rig.submit(needs=need("gpu"))
+    return lambda: hand.exchange(room=1)
+
+
 @operation("try worker", "take worker, try to share limits, try group")
 def claims_beside_one_that_is_gone(rig: Rig) -> Do:
     rig.declare(gpu=2)
@@ -353,8 +364,12 @@ def examines(rig: Rig) -> Do:
     return rig.store.doctor
 
 
-@operation("take compact, take doctor, try worker")
+@operation("take doctor, try worker", "take compact, take doctor, take group, take group")
 def repairs(rig: Rig) -> Do:
+    hand = two_groups(rig)
+    assert hand.claim()
+    with rig.store._write() as tx:  # type: ignore[attr-defined]
+        tx.run("DELETE FROM headgate.slots")
     expire_another(rig)
     return lambda: rig.store.doctor(repair=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from headgate.stores.postgres import leases
 from headgate.stores.postgres.transaction import Transaction
-from headgate.stores.protocol import Trouble
 from headgate.stores.relational import doctoring, registry
 
 ALONE = "\x01doctor"
@@ -17,15 +16,17 @@ def take_time(tx: Transaction) -> None:
     tx.connection.patience = LONGEST
 
 
-def examine(tx: Transaction, *, repair: bool) -> list[Trouble]:
-    found = doctoring.Findings(repair=repair)
-    if repair:
-        tx.lock([ALONE])  # two who mend the same would do it twice
+def alone(tx: Transaction) -> None:
+    """Two who mend the same would do it twice."""
+    tx.lock([ALONE])
+
+
+def count_dead(tx: Transaction, found: doctoring.Findings) -> None:
+    """When this is repaired it is a transaction of its own: behind it, groups are locked, which is
+    done before anything is written."""
     dead: int = tx.value(tx.sql.doctor.dead)
     found.add(dead, "dead-workers", "workers that are gone and still registered", "take them away")
-    if repair:
+    if found.repair:
         leases.reap(tx)
         for row in tx.rows(tx.sql.doctor.leaseless):
             registry.remove(tx, row["id"], row["name"], "found by doctor without a lease")
-    doctoring.examine(tx, found)
-    return found.troubles

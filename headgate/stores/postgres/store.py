@@ -47,6 +47,7 @@ from headgate.stores.relational import (
     scheduling,
     values,
 )
+from headgate.stores.relational.doctoring import Findings, examine
 from headgate.stores.relational.store import RelationalStore, check_chunk
 from headgate.stores.relational.tally import Tally
 from headgate.stores.relational.ticking import Submit
@@ -341,16 +342,25 @@ class PostgresStore(RelationalStore):
         return [records[group] for group in groups]
 
     def doctor(self, repair: bool = False) -> list[Trouble]:
+        found = Findings(repair=repair)
+        if repair:
+            with self._write() as tx:
+                doctoring.alone(tx)
+                doctoring.count_dead(tx, found)
         with self._write() as tx:
             # Compacting empties tables for everybody who looks at an earlier moment: it rests
             # while we look, and our look begins only now.
             tx.run(tx.sql.compact.lock)
             if repair:
                 doctoring.take_time(tx)
-                return doctoring.examine(tx, repair=True)
-            with self._read() as still:
-                doctoring.take_time(still)
-                return doctoring.examine(still, repair=False)
+                doctoring.alone(tx)
+                examine(tx, found)
+            else:
+                with self._read() as still:
+                    doctoring.take_time(still)
+                    doctoring.count_dead(still, found)
+                    examine(still, found)
+        return found.troubles
 
     def _ticked(self, work: Callable[[Transaction, Submit[Any]], T]) -> T:
         with self._write() as tx:

@@ -61,6 +61,9 @@ def examine(tx: Transaction, found: Findings) -> None:
               "mark them")  # fmt: skip
     if not found.repair:
         return
+    # Before the first write; whoever grants there just now has numbered what it takes when this
+    # goes on, and who comes later counts what is written down here.
+    tx.lock({group for row in slotless for group, _, _ in json.loads(row["slots"])})
     for row in uncounted:
         capping.count_again(tx, row["id"], row["caps"])
     for row in unmarked:

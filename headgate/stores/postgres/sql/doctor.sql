@@ -11,7 +11,7 @@ WHERE s.epoch = headgate.epoch() AND s.token IS NOT NULL AND s.job IS NOT NULL
 -- Slots that were passed on belong to another attempt of the same worker: they are held. A start
 -- under a rate (-2) is not held at all.
 -- name: slotless
-SELECT DISTINCT r.token FROM headgate.running r, json_array_elements(r.slots::json) e
+SELECT DISTINCT r.token, r.slots FROM headgate.running r, json_array_elements(r.slots::json) e
 WHERE NOT r.released AND NOT r.reserved AND (e ->> 1)::integer <> -2
   AND NOT EXISTS (SELECT 1 FROM headgate.slots s WHERE s.epoch = headgate.epoch() AND s.grp = e ->> 0
       AND s.slot = (e ->> 1)::integer AND s.worker = r.worker AND s.token IS NOT NULL)

@@ -9,7 +9,7 @@ WHERE s.job IS NOT NULL AND s.worker IS NOT NULL
 -- Slots that were passed on belong to another attempt of the same worker: they are held. A start
 -- under a rate (-2) is not held at all.
 -- name: slotless
-SELECT DISTINCT r.token FROM running r, json_each(r.slots) cells
+SELECT DISTINCT r.token, r.slots FROM running r, json_each(r.slots) cells
 WHERE r.released = 0 AND r.reserved = 0 AND json_extract(cells.value, '$[1]') <> -2
   AND NOT EXISTS (SELECT 1 FROM slots s WHERE s.grp = json_extract(cells.value, '$[0]')
       AND s.slot = json_extract(cells.value, '$[1]') AND s.worker = r.worker)
