@@ -124,7 +124,9 @@ class Sampler:
         self._store = store
         self._lock = threading.Lock()
         self._sample: Sample | None = None
+        self._began = 0.0
         self._taken = 0.0
+        self._changed = 0.0
         self._asked = 0.0
         self._counted: float | None = None
         """Up to when ends are counted, by the store's clock."""
@@ -138,14 +140,16 @@ class Sampler:
         self._asked = time.monotonic()
         self._start()
         with self._lock:
-            if self._sample is None or time.monotonic() - self._taken > FRESH:
+            # A look that was under way when something was changed may not have seen it.
+            stale = self._sample is None or self._began <= self._changed
+            if stale or time.monotonic() - self._taken > FRESH:
                 self._take()
             assert self._sample is not None, "just taken"
             return self._sample
 
     def forget(self) -> None:
         """Something was changed: who looks next sees it."""
-        self._taken = float("-inf")
+        self._changed = time.monotonic()
 
     def close(self) -> None:
         self._stop.set()
@@ -179,6 +183,7 @@ class Sampler:
             self._look(self._store())
 
     def _look(self, store: Store) -> None:
+        began = time.monotonic()
         events = store.events(limit=1)
         sample = Sample(
             store.now(),
@@ -189,7 +194,7 @@ class Sampler:
         )
         self._count(store, sample.at)
         self._note(sample)
-        self._sample, self._taken = sample, time.monotonic()
+        self._sample, self._began, self._taken = sample, began, time.monotonic()
 
     def _count(self, store: Store, now: float) -> None:
         """Ends since the last count; after a gap (or at the start) the last hour, coarsely."""

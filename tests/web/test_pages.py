@@ -13,10 +13,11 @@ import pytest
 
 from headgate.jobs import JobFilter, NewJob
 from headgate.limits import Need, Needs
-from headgate.stores.protocol import Schedules, ScheduleSpec
+from headgate.stores.protocol import LimitLoad, Schedules, ScheduleSpec, Store
 from headgate.web import create_app
 from headgate.web.charts import Series, bars, gauge, lines
 from headgate.web.pages.fairness import shares
+from headgate.web.sampler import Sampler
 from headgate.web.survey import Survey
 from tests.web.pages import addresses
 from tests.web.scene import HOSTILE, Scene, charge
@@ -423,3 +424,37 @@ def test_the_stream_tells_of_changes(visit: Visit, scene: Scene) -> None:
             over.set()
             thread.join()
     assert told[0] == "retry: 3000"
+
+
+class Slow:
+    """A store whose limits are read, and then kept back for as long as a test likes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.read, self.go_on = threading.Event(), threading.Event()
+
+    def loads(self) -> list[LimitLoad]:
+        found = self._store.loads()
+        self.read.set()
+        assert self.go_on.wait(20)
+        return found
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+def test_what_was_changed_during_a_look_is_seen_by_the_next(scene: Scene) -> None:
+    """Else a page that is shown after a change has no button to take it back."""
+    slow = Slow(scene.store)
+    sampler = Sampler(lambda: slow)  # type: ignore[arg-type, return-value]
+    looking = threading.Thread(target=sampler.latest)
+    looking.start()
+    assert slow.read.wait(20)
+    scene.app.concurrency.set("gpu-memory", 40, reason="test", by="test")
+    sampler.forget()
+    slow.go_on.set()
+    looking.join(20)
+    load = sampler.latest().load("gpu-memory")
+    sampler.close()
+    assert load is not None
+    assert load.limit.value == 40
