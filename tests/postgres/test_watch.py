@@ -248,3 +248,34 @@ def stack(postgres_url: str, ran: list[int]) -> Iterator[Callable[[int], None]]:
         assert not thread.is_alive()
     for each in apps:
         each.close()
+
+
+class Trips:
+    """A meter that only knows round trips."""
+
+    def __init__(self) -> None:
+        self.claimed: list[int | None] = []
+
+    def round_trip(self, seconds: float, claimed: int | None) -> None:
+        assert seconds >= 0
+        self.claimed.append(claimed)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def test_the_looks_of_a_watch_that_is_dismissed_are_counted_too(app: App, ran: list[int]) -> None:
+    watched, meter = Watched(app), Trips()
+    app.meter = meter  # type: ignore[assignment]
+    with at_work(app):
+        run_one(app, ran, 0)
+        settled(watched)
+        before = len(watched.trips)
+        for _ in range(3):
+            app.store.ring("work")
+            time.sleep(0.2)
+        looks = watched.trips[before:]
+        assert {name for name, _, _ in looks} == {"headgate-listener"}
+        assert len(looks) >= 3
+    assert sum(claimed or 0 for claimed in meter.claimed) == 1
+    assert len(meter.claimed) == len(watched.trips)

@@ -18,6 +18,7 @@ from headgate.limits import Band, needs_of
 from headgate.rates import RATE_SLOT
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.dues import Dues
+from headgate.stores.postgres.lone import Lone
 from headgate.stores.postgres.words import OwnWords
 from headgate.stores.protocol import Exchange
 from headgate.stores.relational.handing import Handed
@@ -49,6 +50,7 @@ class Books:
         self.now = 0.0
         """The store's time as of the last answer."""
         self.dues = Dues()
+        self.lone = Lone()
         self._unheard: dict[str, Unheard] = {}
         """Per worker, its round trips that were done, or may have been, and whose answers it has
         not heard."""
@@ -66,11 +68,10 @@ class Books:
                     words = self._words.read(tx)
             return words
 
-    @property
-    def version(self) -> int | None:
-        """Of the limits, as they are known here."""
-        words = self._words.words
-        return None if words is None else words.version
+    def foreknown(self) -> tuple[int | None, str | None]:
+        """The version of the limits that is known here, and what it says of lone jobs."""
+        words = self._words.words  # once: another thread may read later ones meanwhile
+        return (None, None) if words is None else (words.version, self.lone.told(words))
 
     def take_unheard(self, worker: str) -> Unheard:
         """They are the caller's from now on, to be told or put back. Where two exchanges of one

@@ -58,7 +58,7 @@ look = msgspec.json.Decoder(Seen)
 class First(msgspec.Struct):
     """What `headgate.look_and_take` answers."""
 
-    seen: Seen
+    seen: Seen | None
     act: Act | None = None
 
 
@@ -122,6 +122,9 @@ class RoundTrip:
         exchange = self._exchange
         if exchange.finishes or exchange.passed or exchange.progress or claim.again:
             return False
+        # What it leaves to others is for a choice to see to.
+        if claim.left:
+            return False
         return claim.room > 0 and all(share.room > 0 for share in claim.queues or ())
 
     def _take_first(self, claim: Claim) -> Act | None:
@@ -129,14 +132,14 @@ class RoundTrip:
         there is something to choose, or nothing at all."""
         op = self._books.next_op()
         try:
-            params = (*self._look_params(claim, ()), op, self._books.version)
+            params = (*self._look_params(claim, ()), op, *self._books.foreknown())
             text = self._db.value(SQL.exchange.look_and_take, params)
         except StoreInDoubt:
             self._sent.append((op, self._exchange))
             raise
         self._sent.append((op, self._exchange))
         first = first_look.decode(text)
-        self._looked = self._seen(first.seen, claim)
+        self._looked = None if first.seen is None else self._seen(first.seen, claim)
         return first.act
 
     def _answer_first(self, claim: Claim, act: Act) -> Exchanged | None:
@@ -147,13 +150,13 @@ class RoundTrip:
         self._books.now = act.now
         (band,), (lane,) = self._view.seen.bands, self._view.seen.lanes
         key = LaneKey(*band, lane.turn, lane.lane)
-        rotation = claim.state.rotation(key.queue, key.priority)
-        rotation.cursor = key.turn
-        rotation.remember_lane(key.turn, key.band, key.lane)
+        if act.claimed:
+            _served(claim.state, key)
         claimed = tuple(self._books.claimed(key, None, row) for row in act.claimed or ())
         if act.expired:
             claimed = self._expire(claimed, frozenset(act.expired))
-        claim.state.emptied = bool(claimed)
+        # The end of one that holds slots is told with a look: somebody may wait for them.
+        claim.state.emptied = bool(claimed) and not any(one.groups for one in claimed)
         return self._answer(act, claimed)
 
     # --- choose -------------------------------------------------------------------------------
@@ -193,6 +196,7 @@ class RoundTrip:
         if not view.seen.bands:
             state.opens, state.unfinished, state.barren = None, False, 0
             return
+        self._books.lone.met(view.seen)
         worker = self._exchange.worker
         self._line = ViewLine(view, words, self._db, worker, self._freed)
         bounded = replace(words.weigh(claim), hops=min(claim.hops, MOST_HOPS))
@@ -405,6 +409,15 @@ def expire(tx: Transaction, tokens: Iterable[int]) -> None:
             finishing.leave(tx, running)
             moves.conclude(tx, running["job"], "cancelled", "expired", attempt=0)
             record(tx, "job_expired", running["id"])
+
+
+def _served(state: ClaimState, key: LaneKey) -> None:
+    """What a choice remembers of a lane whose first job it takes."""
+    rotation = state.rotation(key.queue, key.priority)
+    rotation.settle([key.turn], {key.turn})
+    rotation.remember_lane(key.turn, key.band, key.lane)
+    state.passed_over.pop(key.text, None)
+    state.idle_since = None
 
 
 @functools.lru_cache(16)

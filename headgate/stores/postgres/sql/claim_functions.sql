@@ -308,6 +308,7 @@ CREATE OR REPLACE FUNCTION headgate.act(
 ) RETURNS json LANGUAGE plpgsql
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_material = off SET plan_cache_mode = force_generic_plan
+SET enable_sort = on  -- whoever calls it: a session keeps the plans of its first call
 AS $$
 DECLARE
     v_now float8;

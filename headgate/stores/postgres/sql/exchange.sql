@@ -17,7 +17,7 @@ SELECT headgate.look(?::text[], ?, ?::text[], ?::text[], ?::text[], ?::json, ?::
 -- name: look_and_take
 SELECT headgate.look_and_take(?::text[], ?, ?::text[], ?::text[], ?::text[], ?::json, ?::integer,
                               ?::integer, ?::integer, ?::json, ?::float8, ?::bigint,
-                              ?::bigint)::text AS answer
+                              ?::bigint, ?::json)::text AS answer
 
 -- name: granted
 SELECT headgate.claimed_by(?, ?::bigint)::text AS answer
