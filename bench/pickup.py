@@ -82,10 +82,9 @@ def run(place: Place) -> dict[str, float]:
 def submitted(place: Place, samples: int) -> dict[str, Sequence[float]]:
     rounds = ROUNDS if place.full else 1
     with ExitStack() as stack:
-        ways = {
-            SUBMIT: stack.enter_context(own(place, "auto")),
-            f"{SUBMIT}, asyncio": stack.enter_context(own(place, "asyncio")),
-        }
+        ways = {SUBMIT: stack.enter_context(own(place, "auto"))}
+        if place.full:
+            ways[f"{SUBMIT}, asyncio"] = stack.enter_context(own(place, "asyncio"))
         if place.server is not None:
             ways[BARE] = stack.enter_context(row(place))
             if place.peers:

@@ -79,6 +79,8 @@ def run(place: Place) -> dict[str, float]:
         Case(f"{TENANTS} tenants", partial(measure, place, tenants, "auto")),
         Case(f"{TENANTS} tenants, asyncio", partial(measure, place, tenants, "asyncio")),
     ]
+    if not place.full:
+        cases = [case for case in cases if not case.name.endswith(", asyncio")]
     for _ in range(ROUNDS if place.full else 1):
         for case in cases:
             case.round()

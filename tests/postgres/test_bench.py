@@ -45,8 +45,7 @@ def test_limits_are_kept_and_shared(place: Place) -> None:
     assert set(most) == {
         f"{name}, at once"
         for name in (
-            short_jobs.BARE, "one lane", "one lane, asyncio", "one lane, in threads",
-            "10 tenants", "10 tenants, asyncio",
+            short_jobs.BARE, "one lane", "one lane, in threads", "10 tenants",
         )
     }  # fmt: skip
     assert all(0 < n <= short_jobs.LIMIT for n in most.values()), most
