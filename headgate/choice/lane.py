@@ -139,9 +139,8 @@ class WaitingLane:
                 line.expire(self.key, row)
             if self._dry:
                 return None
-            limit = min(self.feed.ahead, 64)
-            rows = line.heads(self.key, self._after, limit)
-            self._dry = len(rows) < limit
+            rows, more = line.heads(self.key, self._after, min(self.feed.ahead, 64))
+            self._dry = not more
             if rows:
                 self._after = rows[-1]["place"]
             self._rows.extend(rows)

@@ -86,8 +86,9 @@ class Line(Protocol):
     def lanes(
         self, queue: str, priority: int, band: str, turn: str, after: str | None, limit: int
     ) -> Sequence[str]: ...
-    def heads(self, key: LaneKey, after: int, limit: int) -> Sequence[Row]:
-        """The first jobs of a lane, after this place."""
+    def heads(self, key: LaneKey, after: int, limit: int) -> tuple[Sequence[Row], bool]:
+        """The first jobs of a lane, after this place, up to so many; and whether there may be
+        more behind them."""
         ...
 
     def first_of_band(self, queue: str, priority: int, band: str) -> Row | None:

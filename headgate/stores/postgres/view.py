@@ -245,21 +245,24 @@ class ViewLine:
                 starts[row["grp"]] = row["starts"]
         self._view.seen.held, self._view.seen.starts = held, starts
 
-    def heads(self, key: LaneKey, after: int, limit: int) -> Sequence[Row]:
+    def heads(self, key: LaneKey, after: int, limit: int) -> tuple[Sequence[Row], bool]:
         """As many as there are, told apart only by their number: which ones they are is found
         out when they are taken."""
         lane = self._lane(key)
         first = 0 if lane is None or after < lane.place else after + 1 - lane.place
-        if lane is None or (lane.more and first + limit > lane.jobs):
+        # Not before all that the view knows of is taken: to ask is a round trip of its own.
+        if lane is None or (lane.more and first >= lane.jobs):
             # All that may be wanted: a lane that goes on further than the view asks only once.
             lane = self._count(key, first + max(limit, self._view.wanted))
             if lane is None:
-                return ()
-        return [
+                return (), False
+        known = range(first, min(lane.jobs, first + limit))
+        rows = [
             {"place": lane.place + i, "job": lane.job, "attempt": 0, "since": lane.since,
              "expires_at": None}
-            for i in range(first, min(lane.jobs, first + limit))
+            for i in known
         ]  # fmt: skip
+        return rows, lane.more or known.stop < lane.jobs
 
     def _lane(self, key: LaneKey) -> Lane | None:
         found = self._counted.get(key)

@@ -74,8 +74,9 @@ class TransactionLine:
         rows = self._tx.rows(sql, {**params, "after": after, "limit": limit})
         return [row["lane"] for row in rows]
 
-    def heads(self, key: LaneKey, after: int, limit: int) -> list[Row]:
-        return self._tx.rows(Q.heads, {**key.params(), "after": after, "limit": limit})
+    def heads(self, key: LaneKey, after: int, limit: int) -> tuple[Sequence[Row], bool]:
+        rows = self._tx.rows(Q.heads, {**key.params(), "after": after, "limit": limit})
+        return rows, len(rows) == limit
 
     def first_of_band(self, queue: str, priority: int, band: str) -> Row | None:
         params = {"queue": queue, "priority": priority, "band": band}

@@ -175,11 +175,8 @@ BEGIN
                h.place, h.job, h.since
         FROM t
         CROSS JOIN LATERAL (
-            SELECT p_wanted / greatest(1, cardinality(t.lanes)) + 1 AS part
-        ) x
-        CROSS JOIN LATERAL (
-            -- Each turn's part of what is wanted, and so many that a lane can be taken in batches.
-            SELECT CASE WHEN x.part > 64 THEN (x.part / 64 + 1) * 64 ELSE x.part END AS most
+            -- Each turn's part of what is wanted.
+            SELECT p_wanted / greatest(1, cardinality(t.lanes)) + 1 AS most
         ) p
         CROSS JOIN LATERAL unnest(t.after || t.start, t.lanes, t.places) u (turn, lane, place)
         CROSS JOIN LATERAL (
