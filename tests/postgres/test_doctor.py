@@ -63,8 +63,24 @@ def test_a_lost_line(scene: Scene, hurt: Rival) -> None:
     hurt.run("TRUNCATE headgate.ready, headgate.unrouted, headgate.scheduled")
     hurt.commit()
     assert mend(scene) == {"jobs-nowhere"}
-    states = ["ready" if state == "scheduled" else state for state in scene.before]
-    assert scene.states() == states
+    assert scene.states() == scene.before
+    rig = scene.rig
+    scene.hand.claim()
+    assert rig.state(scene.ids[-1]) == "scheduled", "it waits for its time as before"
+    rig.clock.advance(501)
+    assert scene.ids[-1] in {claimed.job for claimed in scene.hand.claim()}
+
+
+def test_a_lost_retry(scene: Scene, hurt: Rival) -> None:
+    """Until when it was to wait is told nowhere else: it may start, and counts what it had."""
+    rig, (first, *_) = scene.rig, scene.claimed
+    assert scene.hand.end(first, "retry", delay=500.0)
+    hurt.run("TRUNCATE headgate.scheduled")
+    hurt.commit()
+    assert mend(scene) == {"jobs-nowhere"}
+    assert rig.state(first.job) == "ready"
+    (again,) = [one for one in scene.hand.claim() if one.job == first.job]
+    assert again.attempt == 2
 
 
 def test_lost_slots(scene: Scene, hurt: Rival) -> None:

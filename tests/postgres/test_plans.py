@@ -69,13 +69,20 @@ class Line:
         store, claimed = open_store(self.url), 0
         try:
             for _ in range(STEPS):
-                claim = Claim(ROOM, TASKS, self.state)
-                got = store.exchange(Exchange("w", self.finishes, claim=claim))
-                self.finishes = [Finish(c.token, "succeeded", result="null") for c in got.claimed]
-                claimed += len(got.claimed)
+                claimed += self._claim(store)
+            # The next one is idle: it tells nothing, and looks in a way of its own.
+            store.exchange(Exchange("w", self.finishes))
+            self.finishes = []
+            claimed += self._claim(store)
         finally:
             store.close()
         return claimed
+
+    def _claim(self, store: Store) -> int:
+        claim = Claim(ROOM, TASKS, self.state)
+        got = store.exchange(Exchange("w", self.finishes, claim=claim))
+        self.finishes = [Finish(c.token, "succeeded", result="null") for c in got.claimed]
+        return len(got.claimed)
 
     def execute(self, *statements: str) -> None:
         with direct(self.url) as connection:
@@ -152,10 +159,21 @@ STATISTICS = {
 }
 
 
+PLAN_MODE = """
+    DO $$ DECLARE f regprocedure; BEGIN
+        FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'headgate'::regnamespace
+                 AND 'plan_cache_mode=' = ANY (SELECT left(c, 16) FROM unnest(p.proconfig) c)
+        LOOP EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = {}', f); END LOOP;
+    END $$
+"""
+"""The functions of a claim choose plans that hold for any values; those for the values at hand must
+be no worse, whoever's server decides that one day."""
+
+
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("statistics", STATISTICS)
 def test_a_round_trip_reads_a_handful_of_rows(line: Line, statistics: str, mode: str) -> None:
-    line.execute(*STATISTICS[statistics], f"ALTER DATABASE plans SET plan_cache_mode = {mode}")
+    line.execute(*STATISTICS[statistics], PLAN_MODE.format(mode))
     before = read(line.url)
     if line.explained is None:
         claimed = line.work()
@@ -166,10 +184,10 @@ def test_a_round_trip_reads_a_handful_of_rows(line: Line, statistics: str, mode:
         found = [f"{fault}: {plan.statement}" for plan in plans for fault in faults(plan, BOUND)]
         assert found == []
     # One of them may begin near the end of what its look saw, and is short then.
-    assert claimed >= STEPS * ROOM * 4 // 5, "a full claim nearly each time"
+    assert claimed >= (STEPS + 1) * ROOM * 4 // 5, "a full claim nearly each time"
     scans, rows = (after - was for after, was in zip(read(line.url), before, strict=True))
     assert scans == 0, "some table was read from end to end"
-    assert rows < STEPS * BOUND
+    assert rows < (STEPS + 1) * BOUND
 
 
 @pytest.mark.parametrize("line", ["explained"], indirect=True)
@@ -179,10 +197,9 @@ def test_no_statement_of_a_real_worker_reads_much(
     line: Line, task: str, statistics: str, tmp_path: Path
 ) -> None:
     """With short jobs, so that most are reserved ahead and run in the slots of others."""
-    jobs = 600 if task == "twice" else 3000
-    line.execute("ALTER DATABASE plans RESET plan_cache_mode")
+    jobs = 600 if task == "twice" else 2 * BOUND
     with line.server.database() as url:
-        fill(url, [(app.tasks[task].call().new_job(), jobs)])
+        fill(url, [(app.tasks[task].call().new_job(), jobs)], analyze=statistics != "stale")
         with direct(url) as connection:
             for statement in STATISTICS[statistics]:
                 connection.execute(statement.encode())

@@ -12,7 +12,7 @@ from headgate.rates import RATE_SLOT
 from headgate.stores.protocol import Trouble
 from headgate.stores.relational import capping, moves, overruns
 from headgate.stores.relational.finishing import lose
-from headgate.stores.relational.transaction import Transaction
+from headgate.stores.relational.transaction import Row, Transaction
 
 
 class Findings:
@@ -79,11 +79,19 @@ def examine(tx: Transaction, found: Findings) -> None:
         place = {k: row[k] for k in ("queue", "priority", "band", "turn", "lane", "place", "n")}
         tx.run(tx.sql.jobs.delete_ready, place)
     for row in nowhere:
-        if row["band"]:
-            moves.back(tx, row["n"], row["attempt"])
-        else:
-            tx.run(tx.sql.jobs.insert_unrouted, {"task": row["task"], "job": row["n"]})
+        _put_back(tx, row)
     tx.ring("work")
+
+
+def _put_back(tx: Transaction, row: Row) -> None:
+    """Where the job was submitted to. Until when one waited that had run before is not known any
+    more: it may start."""
+    if not row["band"]:
+        tx.run(tx.sql.jobs.insert_unrouted, {"task": row["task"], "job": row["n"]})
+    elif not row["attempt"] and row["run_at"] is not None and row["run_at"] > tx.now:
+        moves.schedule(tx, row["n"], row["run_at"], 0, keeps_place=False, reason="delayed")
+    else:
+        moves.back(tx, row["n"], row["attempt"])
 
 
 def _hold_again(tx: Transaction, token: int) -> None:

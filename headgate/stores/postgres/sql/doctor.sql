@@ -17,7 +17,7 @@ WHERE NOT r.released AND NOT r.reserved AND (e ->> 1)::integer <> -2
       AND s.slot = (e ->> 1)::integer AND s.worker = r.worker AND s.token IS NOT NULL)
 
 -- name: nowhere
-SELECT j.n, j.band, j.task,
+SELECT j.n, j.band, j.task, j.run_at,
        coalesce((SELECT max(attempt) FROM headgate.attempts a WHERE a.job = j.n), 0) AS attempt
 FROM headgate.jobs j
 WHERE NOT EXISTS (SELECT 1 FROM headgate.finished f WHERE f.job = j.n)

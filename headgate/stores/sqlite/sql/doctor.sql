@@ -15,7 +15,7 @@ WHERE r.released = 0 AND r.reserved = 0 AND json_extract(cells.value, '$[1]') <>
       AND s.slot = json_extract(cells.value, '$[1]') AND s.worker = r.worker)
 
 -- name: nowhere
-SELECT j.n, j.band, j.task,
+SELECT j.n, j.band, j.task, j.run_at,
        coalesce((SELECT max(attempt) FROM attempts a WHERE a.job = j.n), 0) AS attempt
 FROM jobs j
 WHERE NOT EXISTS (SELECT 1 FROM finished f WHERE f.job = j.n)
