@@ -23,8 +23,8 @@ pgbouncer:
 	fi >/dev/null || true; \
 	command -v pgbouncer >/dev/null || echo "PgBouncer is missing: install it to run all tests"
 
-# A server with auto_explain, which the bundled one has not: where it is missing its tests are
-# skipped, and say so; with CI set they fail.
+# A server with auto_explain and pg_stat_statements, which the bundled one has not: where it is
+# missing its tests are skipped, and say so; with CI set they fail.
 postgresql:
 	@found() { ls /usr/lib/postgresql/*/lib/auto_explain.so >/dev/null 2>&1; }; \
 	if ! found && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -55,7 +55,7 @@ check: $(VENV)/.ready
 	$(BIN)/basedpyright
 
 STORE ?= sqlite
-bench: $(VENV)/.ready
+bench: $(VENV)/.ready $(if $(filter postgres,$(STORE)),postgresql)
 	$(BIN)/python -m bench --store $(STORE) $(SCENARIO)
 
 explain: $(VENV)/.ready

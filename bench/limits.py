@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from bench.fill import fill
 from bench.fleet import Fleet, workers
 from bench.ledger import Ledger, ledger
-from bench.place import Place
+from bench.place import COUNTING, Place, serving
 from bench.table import rate, ratio, show
 from bench.tasks import LIMITED, MANY, PLAIN, app
 from headgate.jobs import NewJob
+from tests.postgres.server import system
 
 ROUNDS = 3
 
@@ -143,7 +144,22 @@ def _measure(cases: Sequence[Case], fleets: Sequence[Fleet]) -> bool:
     return True
 
 
+def count_statements(place: Place, cases: Sequence[Case]) -> None:
+    """Where the server does not count them: one more round of each on one that does. How many
+    there are depends on the worker alone."""
+    if not place.full or system() is None or any(cost.statements for cost in cases[0].costs):
+        return
+    with serving("system", COUNTING) as server:
+        for case in cases:
+            once = replace(case, cpu=[], rates=[], costs=[])
+            once.round(replace(place, server=server))
+            counted = once.costs[0].statements
+            case.costs = [replace(cost, statements=counted) for cost in case.costs]
+
+
 def tell(place: Place, cases: Sequence[Case], ratios: dict[str, float]) -> dict[str, float]:
+    if place.server is not None:
+        count_statements(place, cases)
     titles = ["jobs that do nothing", "ratio", "jobs/s", "from", "to", "worker CPU/job"]
     if place.server is not None:
         titles += [f"{title}/job" for title in Ledger.titles()]

@@ -29,6 +29,8 @@ SETTINGS = {
     "max_connections": "200",
     "track_functions": "pl",
 }
+COUNTING = {"shared_preload_libraries": "pg_stat_statements"}
+"""The bundled server has no such module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,7 @@ def opened(
             yield Place(Path(folder), None, scale)
             return
         which = os.environ.get("HEADGATE_BENCH_PG", "bundled")
-        more = {"shared_preload_libraries": "pg_stat_statements"} if which == "system" else {}
-        with serving(which, more) as server:
+        with serving(which, COUNTING if which == "system" else None) as server:
             yield Place(Path(folder), server, scale, minutes, pinned_by)
 
 
