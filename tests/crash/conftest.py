@@ -15,6 +15,8 @@ ON_POSTGRES = frozenset(
         "test_death_while_many_jobs_run",
         "test_stalled_and_alive_again",
         "test_stall_timeout_kills_anyway",
+        "test_a_killed_process_loses_only_what_had_started",
+        "test_with_its_keeper_gone_too_all_that_was_reserved_counts_as_started",
     }
 )
 """Deaths that a keeper sees. Where nobody is left to see one, the lease decides on PostgreSQL:

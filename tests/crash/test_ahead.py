@@ -12,6 +12,8 @@ from tests.worker.site import Site, wait_until
 
 FATAL = 60
 """The tasks before it made it known as a short one, so there are some reserved behind it."""
+LEASE = {"HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS": "3"}
+"""Where a lease decides, it need not take half a minute to do so."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +55,13 @@ def test_a_killed_process_loses_only_what_had_started(site: Site) -> None:
 
 
 def test_with_its_keeper_gone_too_all_that_was_reserved_counts_as_started(site: Site) -> None:
+    """In a file the next to come sees that it is gone; on a server its lease ends first."""
     jobs = submit("keeper")
-    tree = site.start("--concurrency", "10", target="tests.crash.chained:app")
+    tree = site.start("--concurrency", "10", target="tests.crash.chained:app", **LEASE)
     behind = set(site.wait_for("reserved")[0]["jobs"])
     assert tree.wait() != 0
     assert wait_until(lambda: not site.processes())
-    second = site.start("--concurrency", "10", target="tests.crash.chained:app")
+    second = site.start("--concurrency", "10", target="tests.crash.chained:app", **LEASE)
     for job in jobs:
         assert site.until_done(job).state == "succeeded"
     assert second.stop() == 0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -175,7 +176,9 @@ ON_POSTGRES = frozenset(
 ON_A_BUCKET = frozenset({"test_every_kind_of_limit_with_four_processes"})
 """In the short form; more of it is in test_bucket_under_fire.py."""
 THROUGH_A_POOLER = frozenset({"test_every_kind_of_limit_with_four_processes"})
-ONLY_ON_POSTGRES = frozenset({"test_many_keys_under_fire"})
+ONLY_ON_POSTGRES = frozenset(
+    {"test_many_keys_under_fire", "test_a_large_limit_is_reached_and_never_passed"}
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -196,15 +199,19 @@ def fleet(
 
 @contextmanager
 def opened(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease: int = 10
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lease: int = 10,
+    module: ModuleType = scene,
 ) -> Iterator[Fleet]:
     """After every test: no process, no lock file, no slot, no attempt is left behind."""
     monkeypatch.setenv("HEADGATE_URL", url)
     # Where leases decide about a death, they need not take half a minute to do so.
     monkeypatch.setenv("HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS", str(lease))
     monkeypatch.setenv("HEADGATE_TEST_LOG", str(tmp_path / "execution.log"))
-    importlib.reload(scene)  # an app of its own for every test: it reads the url once
-    app = scene.app
+    importlib.reload(module)  # an app of its own for every test: it reads the url once
+    app = module.app
     fleet = Fleet(tmp_path, app)
     try:
         yield fleet

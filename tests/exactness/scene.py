@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from pathlib import Path
 
 from headgate import App, Context, OneOf
 from headgate.execlog import recording
@@ -20,6 +21,7 @@ smooth = app.rate("smooth", 50, per=1, burst=1)
 
 LIMITS: dict[str, int | None] = {
     "narrow": 3, "tenant": 2, "shared": 10, "memory": 7, "host-a": 2, "host-b": 1, "apart": 2,
+    "crowd": 500,
 }  # fmt: skip
 UNITS = {"memory": 3}
 
@@ -28,9 +30,23 @@ def log() -> str:
     return os.environ["HEADGATE_TEST_LOG"]
 
 
+def door() -> Path:
+    """A file that is there while the door is shut."""
+    return Path(log()).with_name("door")
+
+
 @app.task(max_concurrent=3, queue="narrow")
 async def narrow(ctx: Context, seconds: float) -> None:
     with recording(log(), ctx):
+        await asyncio.sleep(seconds)
+
+
+@app.task(max_concurrent=500, queue="crowd")
+async def crowd(ctx: Context, seconds: float) -> None:
+    """Nobody leaves while the door is shut."""
+    with recording(log(), ctx):
+        while door().exists():
+            await asyncio.sleep(0.1)
         await asyncio.sleep(seconds)
 
 
