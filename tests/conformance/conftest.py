@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from headgate.stores.protocol import (
 )
 from headgate.turns import ClaimState
 from tests.bucket.memory import MemoryObjects
-from tests.stores import has_system_postgres, store_url
+from tests.stores import store_url
 
 
 class HandClock(Clock):
@@ -57,11 +57,13 @@ STORES: dict[str, Callable[[Path], str]] = {
     store: functools.partial(store_url, store, quick=True)
     for store in ("bucket", "sqlite", "postgres")
 }
+LIMITS = {"test_limits", "test_slots", "test_caps", "test_rates"}
 # The same code by another way, or on another version of the server: a part of the suite each.
 ALSO = {
     "memory": {"test_life", "test_from_outside", "test_ahead", "test_slots", "test_turns"},
-    "pgbouncer": {"test_life", "test_from_outside", "test_queues", "test_ahead", "test_listings"},
-    "postgres-system": {"test_life", "test_slots", "test_turns"},
+    "pgbouncer": {"test_life", "test_from_outside", "test_queues", "test_ahead", "test_listings"}
+    | LIMITS,
+    "postgres-system": {"test_life", "test_turns"} | LIMITS,
     "bucket-server": {"test_slots", "test_queues"},
     "bucket-shards": {"test_life", "test_from_outside", "test_queues", "test_listings"},
 }
@@ -80,6 +82,16 @@ NOT_SHARDED = {
     "test_lost_places_are_written_down_again": "writes to tables",
     "test_who_declared_nothing_leaves_nothing": "reads tables",
 }
+
+
+LEFT_OUT: dict[str, Mapping[str, str]] = {
+    "bucket-shards": NOT_SHARDED,
+    "pgbouncer": {
+        "test_room_that_no_job_wants_wakes_only_who_waits_by_hand": "who cannot hear looks always",
+    },
+}
+LONG = {"test_thousands_of_groups_named_by_their_jobs_hide_nobody"}
+"""In the short form on each kind of store once."""
 
 
 class Hand:
@@ -208,15 +220,12 @@ def share(name: str, room: int = 100, weight: int = 1) -> QueueShare:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "rig" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
-        also = [store for store, modules in ALSO.items() if module in modules]
+        name = metafunc.function.__name__
+        also = [store for store, modules in ALSO.items() if module in modules and name not in LONG]
         if os.environ.get("HEADGATE_PROOF") == "full":
             also += [store for store in ALSO if store not in also and store != "bucket-server"]
-        if not has_system_postgres():
-            also = [store for store in also if store != "postgres-system"]
-        stores = [*sorted(STORES), *also]
-        if metafunc.function.__name__ in NOT_SHARDED and "bucket-shards" in stores:
-            stores.remove("bucket-shards")
-        metafunc.parametrize("rig", stores, indirect=True)
+        also = [store for store in also if name not in LEFT_OUT.get(store, ())]
+        metafunc.parametrize("rig", [*sorted(STORES), *also], indirect=True)
 
 
 def _opened(store: str, folder: Path, clock: Clock) -> Store:

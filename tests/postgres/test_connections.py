@@ -121,7 +121,7 @@ def test_a_backend_killed_in_the_middle(server: OwnServer, database: Database) -
 def test_a_commit_without_an_answer_is_in_doubt(
     server: OwnServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "PATIENCE", 1.0)
+    monkeypatch.setattr(pool, "PATIENCE", 1.0)
     monkeypatch.setattr(Connection, "patience", 1.0)
     url = server.tcp_url("work", proxy.port, "worker")
     with closing(Database(url)) as database:
@@ -136,7 +136,7 @@ def test_a_commit_without_an_answer_is_in_doubt(
 def test_a_statement_of_its_own_without_an_answer_is_in_doubt(
     server: OwnServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "PATIENCE", 1.0)
+    monkeypatch.setattr(pool, "PATIENCE", 1.0)
     monkeypatch.setattr(Connection, "patience", 1.0)
     with closing(Database(server.tcp_url("work", proxy.port, "worker"))) as database:
         assert database.call("SELECT headgate.clock()")

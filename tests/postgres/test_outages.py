@@ -3,10 +3,12 @@ nothing runs twice at once, and nobody has to help."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -20,14 +22,17 @@ from tests.postgres.proxy import Proxy
 from tests.postgres.release import next_release
 from tests.postgres.server import OwnServer, binaries
 from tests.worker import sample
-from tests.worker.site import Site, opened, wait_until
+from tests.worker.site import Site, Tree, opened, wait_until
 
 LEASE = 5.0
-SHORT_LEASE = {"HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS": str(LEASE)}
+LEASE_SECONDS = "HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS"
+SHORT_LEASE = {LEASE_SECONDS: str(LEASE)}
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 ENDS = [signal.SIGKILL, signal.SIGINT] if FULL else [signal.SIGKILL]
 """Of a pooler: in the middle of transactions, and, in the full form, between them."""
+MANY = 12
+"""Connections: as many as a worker of two processes needs, and some more."""
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +53,10 @@ def site(server: OwnServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         yield site
 
 
-def busy(site: Site, count: int = 80) -> list[JobHandle[int]]:
+def busy(site: Site, count: int = 80, **env: str) -> list[JobHandle[int]]:
     """A worker in the middle of many jobs, one at a time through the gate."""
     jobs = site.app.submit_many([sample.touch_gate.call(n) for n in range(count)])
-    site.start("--processes", "2", "--concurrency", "5")
+    site.start("--processes", "2", "--concurrency", "5", **env)
     site.wait_for("gate-in", count=10)
     return jobs
 
@@ -86,6 +91,30 @@ def test_there_is_no_connection_to_be_had_for_a_while(server: OwnServer, site: S
     )
     wait_until(lambda: "not currently accepting connections" in site.trees[0].output())
     server.run("ALTER DATABASE work ALLOW_CONNECTIONS true")
+    check_all_done_once(site, jobs)
+    assert "the store answers again" in site.trees[0].output()
+    assert site.trees[0].stop() == 0
+
+
+def test_others_have_all_connections_for_a_while(server: OwnServer, site: Site) -> None:
+    """The worker loses its own, and each that it opens is refused until some of theirs end. It has
+    few places for them: none may be lost with one that could not be opened."""
+    server.run("CREATE ROLE narrow LOGIN")
+    site.app.store.groups()  # it is made by somebody who may
+    server.run(schema.grants("headgate", "narrow"), database="work")
+    with ExitStack() as stack:
+        for _ in range(MANY):
+            stack.enter_context(psycopg.connect(server.url("work", user="narrow")))
+        url = server.tcp_url("work", user="narrow") + "?pool=3"
+        jobs = busy(site, 300, HEADGATE_URL=url)
+        server.run(
+            f"ALTER ROLE narrow CONNECTION LIMIT {MANY}",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE usename = 'narrow' AND application_name = 'headgate'",
+        )
+        # The fifth time in a row is told again, by each of the processes.
+        wait_until(lambda: site.trees[0].output().count("the server has no connection left") >= 6)
+        assert len(site.events("gate-in")) < len(jobs), "it is in the middle of them"
     check_all_done_once(site, jobs)
     assert "the store answers again" in site.trees[0].output()
     assert site.trees[0].stop() == 0
@@ -189,6 +218,70 @@ def test_a_dead_wire_ends_a_worker_before_its_slots_are_given_away(
         cut_off.signal(signal.SIGTERM)
         cut_off.wait()
         assert other.stop() == 0
+    finally:
+        proxy.close()
+
+
+def leases_left(server: OwnServer) -> tuple[float, float]:
+    """Seconds until the first lease ends, and until the last does, if nobody renews them."""
+    with server.admin("work") as admin:
+        found = admin.execute(
+            "SELECT min(left_), max(left_) FROM ("
+            " SELECT ends - extract(epoch FROM clock_timestamp())::float8 AS left_"
+            " FROM headgate.leases WHERE NOT dead) AS leases"
+        ).fetchone()
+    assert found is not None
+    return found[0], found[1]  # type: ignore[return-value]
+
+
+def hears(server: OwnServer, tree: Tree) -> bool:
+    """Is it known that the one process of this worker waits to be rung?"""
+    (worker,) = tree.processes()
+    with server.admin("work") as admin:
+        found = admin.execute(
+            "SELECT 1 FROM headgate.ears WHERE what = 'work' AND listener LIKE %s"
+            " AND ends > extract(epoch FROM clock_timestamp())", (f"%:{worker}:%",)
+        ).fetchone()  # fmt: skip
+    return found is not None
+
+
+def test_a_wire_that_is_dead_for_a_while(server: OwnServer, site: Site) -> None:
+    """What is sent vanishes, and nothing says so. It leads to the server again before a worker has
+    to stop: who was busy goes on, who listened hears again, and no lease has ended."""
+    lease = 10.0
+    proxy = Proxy(server.tcp)
+    url = server.tcp_url("work", proxy.port) + "?connect_timeout=2"
+    try:
+        at_work, idle = (
+            site.start_module(
+                "tests.postgres.impatient", json.dumps(options),
+                HEADGATE_URL=url, **{LEASE_SECONDS: str(lease)},
+            )
+            for options in (
+                {"processes": 2, "concurrency": 5, "queues": ["default"]},
+                {"queues": ["other"]},
+            )
+        )  # fmt: skip
+        site.ready(3)
+        wait_until(lambda: leases_left(server)[0] > lease * 0.85, why="all have just renewed")
+        jobs = site.app.submit_many([sample.touch_gate.call(n) for n in range(400)])
+        site.wait_for("gate-in", count=10)
+        wait_until(lambda: hears(server, idle))
+        proxy.dead = True
+        late = lease * 2 / 3 - 0.1
+        wait_until(lambda: leases_left(server)[1] < late, why="no keeper could renew a lease")
+        assert len(site.events("gate-in")) < len(jobs), "it is in the middle of them"
+        proxy.dead = False
+        check_all_done_once(site, jobs)
+        told = at_work.output()
+        assert "did not answer in time" in told
+        assert "the store answers again" in told
+        wait_until(lambda: "the connection for wake-ups was lost" in idle.output())
+        wait_until(lambda: hears(server, idle))
+        job = sample.add.using(queue="other").submit(1, 1)
+        record = site.until_done(job.id)
+        assert (record.state, record.attempt) == ("succeeded", 1)
+        assert [tree.stop() for tree in (at_work, idle)] == [0, 0]
     finally:
         proxy.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from headgate.stores.postgres import schema
 from headgate.stores.postgres.bell import Bells, PollingBell
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.url import parse
-from tests.postgres.server import Server
+from tests.postgres.pgbouncer import PgBouncer, installed
+from tests.postgres.server import OwnServer, Server
 from tests.worker import sample
 from tests.worker.site import Site, opened
 
@@ -136,6 +138,12 @@ def test_a_callers_transaction(bounced_url: str) -> None:
     )  # fmt: skip
 
 
+def most_inside(site: Site) -> int:
+    """How many were inside the gate at once."""
+    steps = {"gate-in": 1, "gate-out": -1}
+    return max(itertools.accumulate(steps.get(event["event"], 0) for event in site.events()))
+
+
 def test_workers_keep_a_limit(
     bounced_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,8 +152,34 @@ def test_workers_keep_a_limit(
         trees = [site.start("--concurrency", "5") for _ in range(2)]
         for job in jobs:
             assert site.until_done(job.id, 60).state == "succeeded"
-        inside = 0
-        for event in site.events():
-            inside += {"gate-in": 1, "gate-out": -1}.get(event["event"], 0)
-            assert inside <= 1
+        assert most_inside(site) == 1
         assert [tree.stop() for tree in trees] == [0, 0]
+
+
+def test_a_worker_shares_one_session_with_itself(
+    postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All its processes and threads: none may hold it while it waits for another."""
+    if not isinstance(postgres, OwnServer):
+        pytest.fail("PgBouncer is put in front of a server of our own: unset HEADGATE_TEST_PG")
+    bouncer = PgBouncer(postgres, installed())
+    text = bouncer.config.read_text()
+    assert "default_pool_size = 4" in text
+    bouncer.config.write_text(text.replace("default_pool_size = 4", "default_pool_size = 1"))
+    url = postgres.fresh()
+    through = bouncer.url(schema=parse(url).schema)
+    try:
+        bouncer.start()
+        with opened(Site(tmp_path, url), monkeypatch) as site:
+            gated = site.app.submit_many([sample.touch_gate.call(n) for n in range(60)])
+            free = site.app.submit_many([sample.add.call(n, 1) for n in range(200)])
+            tree = site.start("--processes", "2", "--concurrency", "5", HEADGATE_URL=through)
+            for job in (*gated, *free):
+                record = site.until_done(job.id, 60)
+                assert (record.state, record.attempt) == ("succeeded", 1)
+            assert most_inside(site) == 1
+            assert len(site.events("gate-in")) == len(gated)
+            assert "refused a round trip" not in tree.output()
+            assert tree.stop() == 0
+    finally:
+        bouncer.close()

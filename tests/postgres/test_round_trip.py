@@ -11,10 +11,11 @@ import pytest
 
 from headgate.jobs import CapUse, Claimed, Finish, NewJob
 from headgate.stores.postgres import store
+from headgate.stores.postgres import trip as trips
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.exchanging import Exchanger
 from headgate.stores.postgres.store import PostgresStore
-from headgate.stores.postgres.transaction import Transaction
+from headgate.stores.postgres.transaction import SQL, Transaction
 from headgate.stores.postgres.trip import RoundTrip
 from headgate.stores.protocol import Claim, Exchange, Passed
 from headgate.stores.relational import finishing
@@ -294,23 +295,28 @@ def test_it_is_forgotten_who_was_in_want_of_a_group(rig: Rig, rival: Rival) -> N
 def test_limits_of_others_cost_those_without_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same statements, and as many."""
+    """The same statements, and as many, of a worker that comes now and then and of a busy one."""
+    monkeypatch.setattr(trips, "VIEW_AGE", 60.0)  # however slow this machine is
     sent = Sent(monkeypatch)
 
-    def round_trips(hand: Hand) -> list[str]:
-        rig.submit(20)
-        sent.take()
-        hand.exchange(room=10)
+    def statements(hand: Hand) -> list[str]:
+        rig.submit(50)
+        hand.exchange(room=10)  # knows from here on what was said of limits
+        sent.take_all()
         hand.exchange(done(hand), room=10)
+        for _ in range(3):
+            hand.exchange(done(hand), room=10, again=True, fresh=False)
         hand.exchange(done(hand), room=0)
-        return sent.take()
+        return sent.take_all()
 
-    plain = round_trips(rig.hand(tasks=("task",)))
+    plain = statements(rig.hand(tasks=("task",)))
     rig.declare(api=10, tenant=2)
     other = rig.hand("other", tasks=("other",))
     rig.store.submit([NewJob("other", needs=need("api")) for _ in range(30)])
     other.claim(room=20)
-    assert round_trips(rig.hand("later", tasks=("task",))) == plain
+    assert statements(rig.hand("later", tasks=("task",))) == plain
+    look, act, ring = SQL.exchange.look, SQL.exchange.act, SQL.exchange.ring
+    assert plain == [look, act, ring, look, act, look, act, look, act, look, look, act, ring]
 
 
 def test_one_limited_among_ninety_nine_that_are_not(rig: Rig) -> None:

@@ -1,9 +1,9 @@
-"""Slots by hand in one round trip: exact at every moment at which somebody else is at work too."""
+"""Slots by hand in one round trip, as test_wire.py counts them: exact at every moment at which
+somebody else is at work too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
@@ -18,9 +18,7 @@ from headgate.stores.protocol import (
     SlotRequest,
     Store,
 )
-from tests.postgres.proxy import Proxy
 from tests.postgres.rival import Rival, Waiter, until_blocked
-from tests.postgres.server import OwnServer, binaries
 
 
 def take(
@@ -65,26 +63,6 @@ HOLD = (
     " FROM headgate.epochs"
 )
 ALONE = "SELECT pg_advisory_xact_lock(headgate.salt(), headgate.lock_key(%s))"
-
-
-def test_each_is_one_round_trip() -> None:
-    server = OwnServer(binaries())
-    server.start()
-    proxy = Proxy(server.tcp)
-    try:
-        with closing(open_store(server.tcp_url("postgres", proxy.port))) as store:
-            declare(store, warm=1, gpu=2)
-            before = proxy.round_trips
-            slot = take(store)
-            assert slot is not None
-            assert proxy.round_trips == before + 1
-            assert store.extend_slot("gpu", slot.slot, slot.token, 5)
-            assert proxy.round_trips == before + 2
-            assert store.drop_slot("gpu", slot.slot, slot.token)
-            assert proxy.round_trips == before + 3
-    finally:
-        proxy.close()
-        server.close()
 
 
 def test_what_is_held_is_summed_after_the_wait(store: Store, rival: Rival, watch: Rival) -> None:
