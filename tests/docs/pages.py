@@ -34,6 +34,7 @@ from headgate.stores import open_store
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 10.0
+SOON = 2.0
 DATABASE = "//app@db.example/app"
 BUCKET = "s3://acme-jobs/shop"
 RUN = ("python", "console", "toml")
@@ -225,7 +226,11 @@ class Page:
         for other in self.others:
             other.send_signal(signal.SIGTERM)
         for other in self.others:
-            other.wait(4 * PATIENCE)
+            try:
+                other.wait(SOON)
+            except subprocess.TimeoutExpired:
+                other.send_signal(signal.SIGTERM)  # what it runs need not come to its end
+                other.wait(4 * PATIENCE)
         assert self.shell.stdin is not None
         self.shell.stdin.close()
         self.shell.wait(PATIENCE)

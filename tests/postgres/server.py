@@ -162,7 +162,7 @@ class OwnServer(Server):
 
     def close(self) -> None:
         try:
-            self.stop()
+            self.stop(signal.SIGQUIT)  # nothing of it is needed any more, so nothing is written
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
