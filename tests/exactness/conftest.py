@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -60,8 +60,14 @@ class Fleet:
         return self.folder / "execution.log"
 
     def start(
-        self, *options: str, scene: str = SCENE, url: str | None = None, **more: str
+        self,
+        *options: str,
+        scene: str = SCENE,
+        url: str | None = None,
+        output: Path | None = None,
+        **more: str,
     ) -> subprocess.Popen[bytes]:
+        """`output`: the file for what it says, instead of that of this process."""
         env = {
             **os.environ,
             "HEADGATE_URL": url or self.app.url,
@@ -71,11 +77,14 @@ class Fleet:
         command = [sys.executable, "-m", "headgate", "worker", scene, *options]
         known = {worker.id for worker in self.store.workers()}
         wanted = int(options[options.index("--processes") + 1]) if "--processes" in options else 1
-        process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
+        with output.open("wb") if output else nullcontext() as out:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=env, start_new_session=True, stdout=out, stderr=out
+            )
         self.processes.append(process)
         wait_for(
             lambda: len({w.id for w in self.store.workers()} - known) >= wanted,
-            30,
+            60,
             "the workers are there",
         )
         return process
@@ -86,8 +95,10 @@ class Fleet:
         groups: Sequence[Mapping[str, int]],
         one_of: Sequence[Sequence[str]] = (),
         turns: Sequence[str] | None = None,
+        lost: int = 3,
     ) -> list[str]:
-        """Submit, and note for the checker what each job needs."""
+        """Submit, and note for the checker what each job needs, and how many of its attempts may
+        be lost with their workers."""
         ids: list[str] = []
         for begin in range(0, len(calls), 500):
             handles = self.app.submit_many(calls[begin : begin + 500])
@@ -100,6 +111,7 @@ class Fleet:
                         groups=groups[n],
                         one_of=one_of if not groups[n] else [],
                         turn=turns[n] if turns else "",
+                        lost=lost,
                     )
                 )
                 ids.append(handle.id)

@@ -18,6 +18,7 @@ from .conftest import Fleet, wait_for
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 SECONDS = 120.0 if FULL else 15.0
 KILLS = 5
+LOST = 1000
 dice = random.Random(5)
 
 
@@ -92,7 +93,7 @@ def test_chaos(fleet: Fleet) -> None:
             if len(fleet.jobs) - fleet.done() < 150:
                 for _ in range(10):
                     name = dice.choice(tenants)
-                    more = {"max_lost": 1000}
+                    more = {"max_lost": LOST}
                     fleet.submit(
                         [
                             scene.narrow.using(**more).call(dice.uniform(0.01, 0.1)),
@@ -108,6 +109,7 @@ def test_chaos(fleet: Fleet) -> None:
                             {"memory": 3},
                             {"apart": 1},
                         ],
+                        lost=LOST,
                     )
             time.sleep(0.05)
 

@@ -26,6 +26,7 @@ PROCESSES = 4 if FULL else 2
 SECONDS = 120.0 if FULL else 8.0
 HOT = [f"hot{n}" for n in range(20)]
 """Half of the jobs are of these: there is always somebody who waits for each of them."""
+LOST = 1000
 dice = random.Random(8)
 
 
@@ -53,7 +54,7 @@ def test_many_keys_under_fire(fleet: Fleet) -> None:
             url=f"{fleet.app.url}&application_name={TARGET}",
         )
     names = [dice.choice((dice.choice(HOT), f"k{dice.randrange(KEYS)}")) for _ in range(JOBS)]
-    more = {"max_lost": 1000}
+    more = {"max_lost": LOST}
     keyed, shared = scene.per_tenant.using(**more), scene.shared_async.using(**more)
 
     def submit() -> None:
@@ -65,11 +66,13 @@ def test_many_keys_under_fire(fleet: Fleet) -> None:
                 [keyed.call(name, dice.uniform(0.001, 0.02)) for name in part],
                 [{f"tenant/{name}": 1} for name in part],
                 turns=part,
+                lost=LOST,
             )
             count = len(part) // 5
             fleet.submit(
                 [shared.call(dice.uniform(0.001, 0.02)) for _ in range(count)],
                 [{"shared": 1}] * count,
+                lost=LOST,
             )
 
     ends = time.monotonic() + SECONDS
