@@ -30,7 +30,7 @@ from .test_chaos import Chaos, alive, family
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 JOBS = 20_000 if FULL else 500
 SECONDS = 300.0 if FULL else 6.0
-PATIENCE = 4 * SECONDS + 60
+PATIENCE = 2 * SECONDS + 200
 KILL_EVERY = 20.0 if FULL else 3.0
 KILLS = 10 if FULL else 1
 LOST_ANSWERS = 10 if FULL else 1
@@ -218,7 +218,7 @@ def test_everything_at_once(place: Place) -> None:
         or outages
         or not place.rough
     ):
-        assert passed < PATIENCE, f"not enough has gone wrong: {place.kills}, {place.proxy.counts}"
+        assert passed < PATIENCE, f"{len(fleet.jobs)} jobs, {place.kills}, {place.proxy.counts}"
         place.tend()
         if outages and passed > outages[0]:
             outages.pop(0)
