@@ -108,6 +108,7 @@ class Place:
     def kill_one(self) -> None:
         """With all that belongs to it, and rather one that has something in its hands: nobody is
         left to tell, and the lease decides."""
+        self.tend()  # all of them may have given up
         busy = {worker.pid for worker in self.fleet.store.workers() if worker.running}
         trees = [family(p.pid) for p in self.fleet.processes if p.poll() is None]
         tree = dice.choice([tree for tree in trees if busy.intersection(tree)] or trees)

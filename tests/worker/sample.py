@@ -215,8 +215,9 @@ def wait_thread(ctx: Context, name: str = "go") -> str:
 
 @app.task(limits=[gate], isolate="process")
 def wait_isolated(ctx: Context, name: str = "go") -> str:
-    trail("running", kind="isolated", job=ctx.job_id)
     try:
+        # Who reads it may cancel at once.
+        trail("running", kind="isolated", job=ctx.job_id)
         while not released_by(name):
             time.sleep(0.01)
     except SystemExit:
