@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: pgbouncer postgresql chromium screenshots demo test check bench explain format clean \
+.PHONY: pgbouncer postgresql chromium screenshots demo test check bench compare explain format clean \
 	prove-horizon prove-exactness prove-bucket prove-schedules prove-dashboard
 
 $(VENV)/.ready: pyproject.toml
@@ -57,6 +57,12 @@ check: $(VENV)/.ready
 STORE ?= sqlite
 bench: $(VENV)/.ready $(if $(filter postgres,$(STORE)),postgresql)
 	$(BIN)/python -m bench --store $(STORE) $(SCENARIO)
+
+# The speed of this tree beside that of a commit: [SCENARIO=drain] [STORE=sqlite].
+compare: $(VENV)/.ready
+	@test -n "$(BASE)" || { echo "Say what to compare with: make compare BASE=<commit>"; exit 2; }
+	$(BIN)/python -m bench.compare $(BASE) $(if $(SCENARIO),--scenario $(SCENARIO)) \
+		$(if $(filter command line,$(origin STORE)),--store $(STORE))
 
 explain: $(VENV)/.ready
 	$(BIN)/python -m bench.explain
