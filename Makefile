@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: pgbouncer postgresql chromium screenshots demo test check bench compare explain format clean \
+.PHONY: pgbouncer postgresql chromium screenshots demo test test-busy check bench compare explain format clean \
 	prove-horizon prove-exactness prove-bucket prove-schedules prove-dashboard
 
 $(VENV)/.ready: pyproject.toml
@@ -13,6 +13,7 @@ $(VENV)/.ready: pyproject.toml
 
 demo: $(VENV)/.ready
 	$(BIN)/headgate demo
+	@echo "Next: the ten lines of README.md, docs/quickstart.md, or make test."
 
 # The tests behind PgBouncer fail, and say so, where it is missing.
 pgbouncer:
@@ -46,8 +47,15 @@ screenshots: $(VENV)/.ready chromium
 
 # Three at a time: most tests wait for processes more than they compute.
 TESTERS ?= 3
+PYTEST = $(BIN)/pytest -n $(TESTERS) --dist worksteal $(ARGS)
+NEXT = { echo "Next: repeat one test with make test ARGS='path::test --count 20'."; exit 1; }
 test: $(VENV)/.ready pgbouncer postgresql chromium
-	$(BIN)/pytest -n $(TESTERS) --dist worksteal $(ARGS)
+	@$(PYTEST) || $(NEXT)
+	@echo "Next: make check before a commit, make compare BASE=<commit> after a change of the engine."
+
+# The tests on a busy machine: [ARGS='path::test --count 50'].
+test-busy: $(VENV)/.ready pgbouncer postgresql chromium
+	@$(BIN)/python -m tests.busy 4 $(PYTEST) --timeout 900 || $(NEXT)
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .

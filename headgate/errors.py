@@ -8,6 +8,11 @@ from __future__ import annotations
 from functools import partial
 
 
+def how_to_install(extra: str) -> str:
+    """The end of a message about an optional dependency that is missing."""
+    return f"run pip install '.[{extra}]' in a checkout of Headgate"
+
+
 class HeadgateError(Exception):
     """The base of every error raised by Headgate."""
 

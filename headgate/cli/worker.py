@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--loop", type=click.Choice(["auto", "asyncio", "uvloop"]), default="auto", show_default=True,
-    help="The event loop of each process; auto: uvloop, which is faster and comes with"
-    " headgate[uvloop], where it is installed.",
+    help="The event loop of each process; auto: uvloop, which is faster, where it is installed"
+    " (the extra `uvloop`).",
 )  # fmt: skip
 @click.option(
     "--no-scheduler",

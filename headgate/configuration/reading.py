@@ -18,6 +18,7 @@ from typing import Any, cast
 from headgate.configuration import lines
 from headgate.configuration.problems import ConfigurationError, Problem
 from headgate.configuration.problems import Path as Steps
+from headgate.errors import how_to_install
 
 KINDS = {".toml": "toml", ".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 MAIN_FILES = ("dsari.yaml", "dsari.yml", "dsari.json")
@@ -292,7 +293,7 @@ def _yaml(text: str) -> object:
         from headgate.configuration import yamlfile
     except ImportError:
         raise _Unparsed(
-            "YAML needs PyYAML: pip install 'headgate[yaml]', or write it as TOML or JSON"
+            f"YAML needs PyYAML: {how_to_install('yaml')}, or write it as TOML or JSON"
         ) from None
     try:
         return yamlfile.load(text)

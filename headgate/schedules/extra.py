@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from headgate.errors import InvalidSchedule
+from headgate.errors import InvalidSchedule, how_to_install
 
 
 class SchedulesMissing(InvalidSchedule):
@@ -18,5 +18,5 @@ def library(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise SchedulesMissing(
             f"schedules need {error.name}, which is not installed here:"
-            " pip install 'headgate[schedules]'"
+            f" {how_to_install('schedules')}"
         ) from None

@@ -6,7 +6,7 @@ import importlib
 from urllib.parse import quote
 
 from headgate.clock import Clock
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, how_to_install
 from headgate.stores.protocol import Store
 
 
@@ -100,7 +100,7 @@ def need_client(url: str) -> None:
         importlib.import_module("botocore")
     except ImportError as error:
         raise ConfigError(
-            f"{shown(url)} needs the client of S3 ({error}): pip install 'headgate[s3]'"
+            f"{shown(url)} needs the client of S3 ({error}): {how_to_install('s3')}"
         ) from error
 
 
@@ -110,6 +110,5 @@ def need_driver(url: str) -> None:
         importlib.import_module("psycopg")
     except ImportError as error:
         raise ConfigError(
-            f"{shown(url)} needs the driver of PostgreSQL ({error}):"
-            " pip install 'headgate[postgres]'"
+            f"{shown(url)} needs the driver of PostgreSQL ({error}): {how_to_install('postgres')}"
         ) from error

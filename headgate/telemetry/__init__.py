@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, how_to_install
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -84,4 +84,4 @@ def collector(app: App, *, keys: Iterable[str] = ()) -> Collector:
 
 def _missing(what: str, extra: str, error: ImportError) -> ConfigError:
     package = (error.name or "").partition(".")[0]
-    return ConfigError(f"{what} needs {package}: install headgate[{extra}]")
+    return ConfigError(f"{what} needs {package}: {how_to_install(extra)}")

@@ -11,10 +11,10 @@ try:
     import prometheus_client as _prometheus
     import starlette as _starlette
 except ImportError as error:
-    from headgate.errors import ConfigError
+    from headgate.errors import ConfigError, how_to_install
 
     raise ConfigError(
-        f"the dashboard needs {error.name}, which is not installed: pip install 'headgate[web]'"
+        f"the dashboard needs {error.name}, which is not installed: {how_to_install('web')}"
     ) from error
 
 from starlette.applications import Starlette

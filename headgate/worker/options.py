@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, how_to_install
 from headgate.worker.logs import LogFormat
 
 DEFAULT_CONCURRENCY = 10
@@ -106,7 +106,7 @@ def _check_metrics(where: str) -> None:
         from headgate.telemetry.serving import address
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
-        raise ConfigError(f"--metrics needs {package}: install headgate[metrics]") from None
+        raise ConfigError(f"--metrics needs {package}: {how_to_install('metrics')}") from None
     address(where)
 
 
@@ -115,14 +115,14 @@ def _check_otel() -> None:
         importlib.import_module("headgate.telemetry.exporting")
     except ImportError as error:
         package = ".".join((error.name or "").split(".")[:2])
-        raise ConfigError(f"--otel needs {package}: install headgate[otlp]") from None
+        raise ConfigError(f"--otel needs {package}: {how_to_install('otlp')}") from None
 
 
 def _check_loop(loop: object) -> None:
     if loop not in get_args(EventLoop):
         raise ConfigError(f"--loop must be 'auto', 'asyncio' or 'uvloop', got {loop!r}")
     if loop == "uvloop" and find_spec("uvloop") is None:
-        raise ConfigError("--loop uvloop needs uvloop: install headgate[uvloop]")
+        raise ConfigError(f"--loop uvloop needs uvloop: {how_to_install('uvloop')}")
 
 
 def at_least_one(flag: str, value: object) -> None:

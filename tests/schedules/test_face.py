@@ -172,7 +172,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
         "except HeadgateError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'headgate[schedules]'" in done.stdout
+    assert "run pip install '.[schedules]' in a checkout" in done.stdout
 
 
 def test_an_embedded_worker_ticks_unless_told_not_to(tmp_path: Any) -> None:

@@ -171,4 +171,4 @@ def test_an_extra_that_is_missing_is_named(module: str, call: str, extra: str) -
         "except headgate.errors.ConfigError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert f"needs {module}: install headgate[{extra}]" in done.stdout, done.stderr
+    assert f"needs {module}: run pip install '.[{extra}]'" in done.stdout, done.stderr

@@ -159,5 +159,5 @@ def _late_schedules(tx: Transaction, older: float) -> Iterator[Trouble]:
             yield Trouble(
                 "late-schedule",
                 f"schedule {row['name']} is due since {age(late)} and nobody has ticked it: is a"
-                " worker there without --no-scheduler, with headgate[schedules] installed?",
+                " worker there without --no-scheduler, with the extra `schedules` installed?",
             )
