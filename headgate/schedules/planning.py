@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headgate.schedules import template
-from headgate.schedules.schedule import Schedule
 from headgate.schedules.timetable import Timetable
 from headgate.stores.protocol import ScheduleRecord, ScheduleSpec, Tick, Ticking
 
@@ -25,15 +24,6 @@ def table_of(spec: ScheduleSpec) -> Timetable:
         end=spec.end,
         jitter=spec.jitter,
     )
-
-
-def schedule_of(spec: ScheduleSpec) -> Schedule:
-    """The schedule as it could be declared."""
-    return Schedule(
-        spec.when, spec.timezone, spec.jitter, spec.start, spec.end,
-        "one" if spec.missed == "one" else "all" if spec.missed == "all" else "skip",
-        spec.missed_window, spec.pile_up, spec.skip_if_running, spec.late,
-    )  # fmt: skip
 
 
 def plan(record: ScheduleRecord, table: Timetable, now: float) -> Ticking:

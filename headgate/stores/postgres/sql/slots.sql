@@ -41,10 +41,6 @@ UPDATE headgate.slots SET token = NULL, job = NULL, worker = NULL, ends = NULL, 
 WHERE epoch = headgate.epoch() AND token IS NOT NULL AND worker IS NULL AND ends <= :boot
   AND (:grp::text IS NULL OR grp = :grp)
 
--- name: some_expired
-SELECT 1 FROM headgate.slots
-WHERE epoch = headgate.epoch() AND token IS NOT NULL AND worker IS NULL AND ends <= :boot LIMIT 1
-
 -- Rows that nobody has held for long, in groups that nobody is at work in.
 -- name: idle_groups
 SELECT grp FROM (

@@ -47,9 +47,6 @@ DELETE FROM cap_places WHERE (grp, rule) IN (
                       WHERE p.grp = v.grp AND p.rule = v.rule AND p.job IS NOT NULL)
 ) OR (rule = 'period' AND until <= :now)
 
--- name: some_vacant
-SELECT 1 FROM cap_places WHERE job IS NULL LIMIT 1
-
 -- name: insert_held
 INSERT INTO held (job, after, kind, grp) VALUES (:job, :after, :kind, :grp)
 ON CONFLICT (job, after) DO NOTHING
