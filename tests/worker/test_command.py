@@ -187,7 +187,7 @@ def test_options_that_cannot_be_used(options: dict) -> None:
 
 def test_uvloop_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headgate.worker.options.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"install headgate\[uvloop\]"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[uvloop\]'"):
         WorkerOptions("m:a", loop="uvloop").checked()
 
 
