@@ -188,6 +188,34 @@ def test_a_round_trip_reads_a_handful_of_rows(line: Line, statistics: str, mode:
 
 
 @pytest.mark.parametrize("line", ["explained"], indirect=True)
+@pytest.mark.parametrize("statistics", STATISTICS)
+def test_reserved_jobs_that_go_back_are_found_by_their_tokens(line: Line, statistics: str) -> None:
+    line.execute(*STATISTICS[statistics])
+    returned: list[Finish] = []
+
+    def give_back() -> None:
+        store = open_store(line.url)
+        try:
+            claim = Claim(
+                ROOM, frozenset(("narrow",)), ClaimState(), ahead={"narrow": 0.001}, ahead_room=ROOM
+            )
+            got = store.exchange(Exchange("w", line.finishes, claim=claim))
+            line.finishes = []
+            returned.extend(Finish(c.token, "returned") for c in got.claimed if c.reserved)
+            ended = [Finish(c.token, "succeeded") for c in got.claimed if not c.reserved]
+            store.exchange(Exchange("w", [*ended, *returned]))
+        finally:
+            store.close()
+
+    assert line.explained is not None
+    _, entries = line.explained.watch(give_back)
+    plans = [plan for plan in parsed(entries) if plan.hot and "p_tokens" in plan.statement]
+    assert returned
+    assert plans
+    assert [f"{fault}: {p.statement}" for p in plans for fault in faults(p, BOUND)] == []
+
+
+@pytest.mark.parametrize("line", ["explained"], indirect=True)
 @pytest.mark.parametrize("statistics", ["stale", "none alive"])
 @pytest.mark.parametrize("task", ["nothing", "wide", "twice"])
 def test_no_statement_of_a_real_worker_reads_much(

@@ -448,8 +448,9 @@ BEGIN
         ) f
         WHERE x.epoch = ANY (ARRAY[f.epoch]) AND x.grp = f.grp AND x.slot = f.slot
           AND x.token = f.owner;
-        SELECT array_agg(r.token) INTO v_known FROM headgate.running r
-        WHERE r.token = ANY (p_token) AND r.worker = w_id AND NOT r.reserved;
+        SELECT array_agg(r.token) INTO v_known FROM unnest(p_token) p (token)
+        JOIN headgate.running r ON r.token = ANY (ARRAY[p.token])
+        WHERE r.worker = w_id AND NOT r.reserved;
     END IF;
 
     IF cardinality(f_token) > 0 THEN

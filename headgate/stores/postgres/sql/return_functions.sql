@@ -16,19 +16,24 @@ DECLARE
 BEGIN
     -- Who cancels one of them holds this lock: the word is there for the next statement, or comes
     -- when the job is in line again.
-    PERFORM 1 FROM headgate.running r
-    WHERE r.token = ANY (p_tokens) AND r.worker = p_worker AND r.reserved
-    ORDER BY r.token FOR UPDATE;
+    -- Joined by = ANY (ARRAY[…]), as in `act`: one search by token for each.
+    PERFORM 1 FROM (SELECT t.token FROM unnest(p_tokens) t (token) ORDER BY t.token) t
+    JOIN headgate.running r ON r.token = ANY (ARRAY[t.token])
+    WHERE r.worker = p_worker AND r.reserved
+    FOR UPDATE OF r;
     SELECT array_agg(r.token), array_agg(r.job), array_agg(r.attempt - 1), array_agg(r.ready_at)
     INTO v_tokens, v_jobs, v_attempts, v_since
-    FROM headgate.running r JOIN headgate.jobs j ON j.n = ANY (ARRAY[r.job])
-    WHERE r.token = ANY (p_tokens) AND r.worker = p_worker AND r.reserved AND r.slots = '[]'
+    FROM unnest(p_tokens) t (token)
+    JOIN headgate.running r ON r.token = ANY (ARRAY[t.token])
+    JOIN headgate.jobs j ON j.n = ANY (ARRAY[r.job])
+    WHERE r.worker = p_worker AND r.reserved AND r.slots = '[]'
       AND j.caps IS NULL AND strpos(j.options, p_scheduled) = 0
-      AND NOT EXISTS (SELECT 1 FROM headgate.cancels c WHERE c.job = r.job);
+      AND NOT EXISTS (SELECT 1 FROM headgate.cancels c WHERE c.job = ANY (ARRAY[r.job]));
     IF v_tokens IS NULL THEN
         RETURN '{}';
     END IF;
-    DELETE FROM headgate.running r WHERE r.token = ANY (v_tokens);
+    DELETE FROM headgate.running r USING unnest(v_tokens) t (token)
+    WHERE r.token = ANY (ARRAY[t.token]);
     v_gen := headgate.generation();
     INSERT INTO headgate.ready (queue, priority, band, turn, lane, place, job, attempt, since, gen)
     SELECT j.queue, j.priority, j.band, j.turn, j.lane, j.place, j.n, x.attempt, x.since, v_gen
