@@ -38,8 +38,8 @@ class Site:
 
     endpoint: str
 
-    def url(self, cache: Path, prefix: str, shards: int = 1) -> str:
-        query = urlencode({"endpoint": self.endpoint, "cache": str(cache), "shards": shards})
+    def url(self, cache: Path, prefix: str) -> str:
+        query = urlencode({"endpoint": self.endpoint, "cache": str(cache)})
         return f"s3://bench/{prefix}?{query}"
 
     def counts(self) -> dict[str, int]:
@@ -102,27 +102,6 @@ def drain(
     return found, (after["write"] - before["write"]) / jobs
 
 
-def drain_shards(
-    place: Place, site: Site, jobs: int, shards: int, machines: int, processes: int
-) -> tuple[float, float]:
-    """The same with eight tasks, which live in so many shards."""
-    prefix = secrets.token_hex(4)
-    urls = [site.url(place.folder / f"machine-{i}", prefix, shards) for i in range(machines)]
-    some = [app.tasks[f"open-{i:02}"].call().new_job() for i in range(8)]
-    store = open_store(urls[0])
-    for start in range(0, jobs, 1000):
-        store.submit([_again(some[i % 8]) for i in range(min(1000, jobs - start))])
-    store.close()
-    with workers(
-        place.folder, urls[0], "--concurrency", "64", count=processes, held=True, urls=urls
-    ) as fleet:
-        before = site.counts()
-        fleet.go()
-        found = fleet.drained((PLAIN, LIMITED), jobs)
-        after = site.counts()
-    return found, (after["write"] - before["write"]) / jobs
-
-
 def compare(title: str, cases: dict[str, Case], rounds: int) -> dict[str, float]:
     """Rounds in turn; a table; each case's rate as a ratio to the first's."""
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
@@ -172,19 +151,6 @@ def run(place: Place) -> dict[str, float]:
             },
             rounds,
         )
-        for shards in (1, 4):
-            compare(
-                f"8 tasks, {shards} shard{'s' * (shards > 1)}",
-                {
-                    name: partial(drain_shards, place, site, jobs, shards, machines, processes)
-                    for name, (machines, processes) in {
-                        "1 process": (1, 1),
-                        "4 processes, 1 machine": (1, 4),
-                        "4 processes, 4 machines": (4, 4),
-                    }.items()
-                },
-                rounds,
-            )
         limited = place.sized(1600, 64)
         speed, writes = drain(place, site, "tenth", limited, 1, 1, seconds=0.1)
         found["limit 16"] = speed / 160

@@ -13,23 +13,13 @@ import pytest
 from headgate.errors import StoreError, StoreInDoubt, StoreUnavailable
 from headgate.jobs import CapUse, JobFilter, NewJob
 from headgate.stores.bucket import patience, replacing
-from headgate.stores.bucket.dealing import States
 from headgate.stores.bucket.ledger import NONCES
 from headgate.stores.bucket.objects import Lost, Trouble
 from headgate.stores.bucket.poller import Poller
 from headgate.stores.protocol import Claim, Exchange, Exchanged, LimitChange
 from headgate.turns import ClaimState
-from tests.bucket.machines import LEDGER, Faulty, need
-from tests.bucket.machines import opened as machines
+from tests.bucket.machines import LEDGER, Faulty, need, opened
 from tests.bucket.memory import MemoryObjects
-from tests.bucket.sharding import (
-    Failing,
-    Hand,
-    done,
-    opened,
-    publish,
-    task,
-)
 
 
 @pytest.fixture
@@ -37,11 +27,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "PATIENCE", 0.2)
 
 
-# --- one shard ------------------------------------------------------------------------------------
-
-
 def test_an_end_is_not_stale_because_the_copy_could_not_note_its_beginning(tmp_path: Path) -> None:
-    with machines(tmp_path, MemoryObjects(), "a") as (a,):
+    with opened(tmp_path, MemoryObjects(), "a") as (a,):
         worker = a.worker(lease=1e6)
         a.add(1)
         original = a._replica.set_head
@@ -76,7 +63,7 @@ def test_what_is_carried_out_after_somebody_has_looked_for_it_is_not_held_for_ev
     tmp_path: Path, asks: int
 ) -> None:
     objects = Slow()
-    with machines(tmp_path, objects, "a") as (a,):
+    with opened(tmp_path, objects, "a") as (a,):
         a.limit("narrow", 1)
         worker = a.worker(lease=1e6)
         (job,) = a.add(1, needs=need("narrow"))
@@ -95,7 +82,7 @@ def test_what_is_carried_out_after_somebody_has_looked_for_it_is_not_held_for_ev
 def test_a_write_is_not_taken_for_lost_when_its_mark_is_too_old_to_be_told(tmp_path: Path) -> None:
     """Its answer was lost, and until it was asked again others have written that often."""
     objects = Faulty()
-    with machines(tmp_path, objects, "a", "b") as (a, b):
+    with opened(tmp_path, objects, "a", "b") as (a, b):
         a.limit("narrow", 1)
         worker = a.worker(lease=1e6)
         (job,) = a.add(1, needs=need("narrow"))
@@ -131,7 +118,7 @@ class Conflicting(MemoryObjects):
 
 def test_a_body_is_named_only_when_it_is_there(tmp_path: Path) -> None:
     objects = Conflicting()
-    with machines(tmp_path, objects, "a", "b") as (a, b):
+    with opened(tmp_path, objects, "a", "b") as (a, b):
         text = f'"{"x" * 10_000}"'
         (id,) = a.add(1, args=text)
         found = b.job(id)
@@ -142,7 +129,7 @@ def test_a_body_is_named_only_when_it_is_there(tmp_path: Path) -> None:
 def test_what_was_granted_is_found_whatever_failed_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with machines(tmp_path, MemoryObjects(), "a") as (a,):
+    with opened(tmp_path, MemoryObjects(), "a") as (a,):
         worker = a.worker(lease=1e6)
         (job,) = a.add(1)
 
@@ -160,7 +147,7 @@ def test_what_was_granted_is_found_whatever_failed_after_it(
 def test_that_a_limit_changed_is_told_though_the_first_answer_was_lost(tmp_path: Path) -> None:
     """Else what was granted ahead under the old one would stay."""
     objects = Faulty()
-    with machines(tmp_path, objects, "a") as (a,):
+    with opened(tmp_path, objects, "a") as (a,):
         a.limit("narrow", 2)
         worker = a.worker(lease=1e6)
         state = ClaimState()
@@ -201,7 +188,7 @@ def test_a_round_trip_beside_one_in_doubt_does_not_forget_it(
 ) -> None:
     """The other has looked for what nobody heard of before there was anything, and ends after."""
     objects = Hooked()
-    with machines(tmp_path, objects, "a") as (a,):
+    with opened(tmp_path, objects, "a") as (a,):
         worker = a.worker(lease=1e6)
         (first, second) = a.add(2)
         (running,) = a.claim(worker, 1)
@@ -225,7 +212,7 @@ def test_a_round_trip_beside_one_in_doubt_does_not_forget_it(
 def test_a_refusal_counts_once_however_often_it_was_tried(tmp_path: Path) -> None:
     """What else is in the submission makes it a write, and others are quicker, again and again."""
     objects = Hooked()
-    with machines(tmp_path, objects, "a", "b") as (a, b):
+    with opened(tmp_path, objects, "a", "b") as (a, b):
         refused = NewJob("task", caps=(CapUse("few", max_total=0),))
         a.submit([refused])
         tries = 0
@@ -248,44 +235,27 @@ def test_a_refusal_counts_once_however_often_it_was_tried(tmp_path: Path) -> Non
 def test_two_round_trips_that_fail_at_once_forget_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", 0.0)
-    objects = Failing()
-    with opened(tmp_path, "x", objects=objects) as (store,):
-        publish(store, task("a"), task("b"))
-        store.submit([NewJob("b"), NewJob("b")])
-        hand = Hand(store)
-        one, two = hand.claim(2)
-        store.submit([NewJob("a")])
-        objects.broken = True
-        shard, original = store.shards[1], store.shards[1].exchange
+    """The second begins and fails between the first one's commit and the failure of the first."""
+    with opened(tmp_path, MemoryObjects(), "a") as (a,):
+        worker = a.worker(lease=1e6)
+        jobs = a.add(2)
 
-        def beside(exchange: Exchange) -> Exchanged:
-            monkeypatch.setattr(shard, "exchange", original)
-            with pytest.raises(StoreError):  # granted a job by shard 0, refused by shard 1
-                hand.ask(1, done(one))
-            return original(exchange)
+        def fail(claimed: object) -> Any:
+            raise StoreUnavailable("no answer")
 
-        monkeypatch.setattr(shard, "exchange", beside)
-        with pytest.raises(StoreError):
-            store.exchange(Exchange(hand.id, done(two)))
-        objects.broken = False
-        got = hand.ask(1, done(one, two))
-        assert not got.stale
-        assert [one.task for one in got.claimed] == ["a"]
+        def beside(claimed: object) -> Any:
+            patched.setattr(a._bodies, "claimed", fail)
+            with pytest.raises(StoreUnavailable):
+                a.claim(worker, 1)
+            fail(claimed)
 
-
-def test_what_ended_by_a_round_trip_that_asked_for_nothing_is_held_no_more(tmp_path: Path) -> None:
-    """Else the shard would come last for ever, for places that it has not."""
-    with opened(tmp_path, "x") as (store,):
-        publish(store, task("a"), task("b"))
-        hand = Hand(store)
-        for _ in range(3):
-            store.submit([NewJob("a"), NewJob("b")])
-            store.exchange(Exchange(hand.id, done(*hand.claim(2))))
-        store.submit([NewJob("a"), NewJob("b")])
-        assert len(hand.claim(2)) == 2
-        assert isinstance(hand.state.view, States)
-        assert [len(tokens) for tokens in hand.state.view.held] == [1, 1]
+        with monkeypatch.context() as patched:
+            patched.setattr(a._bodies, "claimed", beside)
+            with pytest.raises(StoreUnavailable):
+                a.claim(worker, 1)
+        claimed = a.claim(worker, 2)
+        assert sorted(one.job for one in claimed) == sorted(jobs)
+        assert a.finish(worker, claimed) == ()
 
 
 # --- said -----------------------------------------------------------------------------------------
@@ -304,7 +274,7 @@ def test_an_object_that_cannot_be_read_is_named(
 ) -> None:
     monkeypatch.setattr(replacing, "INLINE", 10)
     objects = MemoryObjects()
-    with machines(tmp_path, objects, "a", "b") as (a, b):
+    with opened(tmp_path, objects, "a", "b") as (a, b):
         a.add(1)
         key = next(key for key in reversed(objects.held) if "/runs/" in key)
         good = objects.held[key]

@@ -15,7 +15,6 @@ from headgate.clock import Clock
 from headgate.jobs import Claimed, Failure, Finish, NewJob, Progress
 from headgate.limits import Need, Needs
 from headgate.stores import open_store
-from headgate.stores.bucket.sharded import ShardedStore
 from headgate.stores.bucket.store import BucketStore
 from headgate.stores.protocol import (
     Claim,
@@ -65,27 +64,9 @@ ALSO = {
     | LIMITS,
     "postgres-system": {"test_life", "test_turns"} | LIMITS,
     "bucket-server": {"test_slots", "test_queues"},
-    "bucket-shards": {"test_life", "test_from_outside", "test_queues", "test_listings"},
 }
-
-
-# What does not hold between tasks that live in different shards, or asks a store for its insides.
-NOT_SHARDED = {
-    "test_an_end_that_was_not_its_own_is_told_once": "a cap joins tasks that have two homes",
-    "test_nobody_starves_where_places_are_scarce": "a slot by hand gave the limit its home",
-    "test_a_key_has_one_turn_however_many_tasks_it_uses": "turns are taken in each shard",
-    "test_find_by_state_task_queue_group_time": "jobs of one moment are in order of their shards",
-    "test_the_latest_of_a_task_is_found_among_many_ends": "each shard looks so far back",
-    "test_not_past_somebody_who_waits_for_a_place": "so is the order of starts",
-    "test_of_many_places_one_is_left_to_who_waits_for_it": "what is reserved ahead is divided",
-    "test_kinds_that_have_places_go_on_side_by_side": "short jobs come from one shard for a while",
-    "test_lost_places_are_written_down_again": "writes to tables",
-    "test_who_declared_nothing_leaves_nothing": "reads tables",
-}
-
 
 LEFT_OUT: dict[str, Mapping[str, str]] = {
-    "bucket-shards": NOT_SHARDED,
     "pgbouncer": {
         "test_room_that_no_job_wants_wakes_only_who_waits_by_hand": "who cannot hear looks always",
     },
@@ -231,9 +212,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _opened(store: str, folder: Path, clock: Clock) -> Store:
     if store == "bucket":  # in the memory of this process; `bucket-server` is a server
         return BucketStore(f"s3://tests/all?cache={folder}", clock=clock, objects=MemoryObjects())
-    if store == "bucket-shards":
-        url = f"s3://tests/all?cache={folder}&shards=2"
-        return ShardedStore(url, clock=clock, objects=MemoryObjects())
     return open_store(store_url(store, folder, quick=True), clock=clock)
 
 
