@@ -65,9 +65,9 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         return PostgresStore(url, clock=clock)
     if scheme == "s3" and colon:
         need_client(url)
-        from headgate.stores.bucket.sharded import open_bucket
+        from headgate.stores.bucket.store import BucketStore
 
-        return open_bucket(url, clock=clock)
+        return BucketStore(url, clock=clock)
     raise ConfigError(
         f"no store for url {shown(url)!r}: use sqlite:///path/to/file.db, sqlite:///:memory:,"
         " postgresql://user@host/database or s3://bucket/prefix"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -141,8 +140,3 @@ def opened(folder: Path, objects: Objects, *names: str) -> Iterator[list[Machine
     finally:
         for machine in machines:
             machine.close()
-
-
-def numbered() -> Callable[[], str]:
-    numbers = itertools.count()
-    return lambda: f"k{next(numbers)}"

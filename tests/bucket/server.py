@@ -33,14 +33,14 @@ class Server:
         self.process = process
         self.endpoint = endpoint
 
-    def url(self, prefix: str, cache: Path, **options: str) -> str:
+    def url(self, prefix: str, cache: Path) -> str:
         credentials()
-        query = urlencode({"endpoint": self.endpoint, "cache": str(cache), **options})
+        query = urlencode({"endpoint": self.endpoint, "cache": str(cache)})
         return f"s3://{BUCKET}/{prefix}?{query}"
 
-    def fresh(self, cache: Path, **options: str) -> str:
+    def fresh(self, cache: Path) -> str:
         """The url of an empty store."""
-        return self.url(f"test-{secrets.token_hex(6)}", cache, **options)
+        return self.url(f"test-{secrets.token_hex(6)}", cache)
 
     def close(self) -> None:
         self.process.terminate()

@@ -122,6 +122,16 @@ def test_who_only_looks_makes_no_store(place: Place) -> None:
     assert "no such jobs" in place.headgate("jobs", "ls").err
 
 
+def test_a_store_of_several_shards_is_refused(place: Place) -> None:
+    key = f"{place.folder.name.replace('_', '-')}/shards.json"
+    server.client(place.endpoint).put_object(Bucket=server.BUCKET, Key=key, Body=b"{}")
+    for words in (["migrate"], ["jobs", "ls"], ["submit", "charge", "{}"], ["worker", "tasks:app"]):
+        answer = place.headgate(*words)
+        assert answer.code == 4
+        assert f"{place.shown}: {key} says that this is a store of several shards" in answer.err
+        assert "name another prefix" in answer.err
+
+
 def test_sql_is_refused_for_a_bucket(place: Place) -> None:
     answer = place.headgate("migrate", "--sql")
     assert answer.code == 2

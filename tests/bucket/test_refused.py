@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import ConfigError, StoreUnavailable
+from headgate.errors import ConfigError, StoreUnavailable, StoreVersion
 from headgate.stores.bucket import patience
 from headgate.stores.bucket.store import BucketStore
 from tests.bucket.memory import MemoryObjects
@@ -167,6 +167,7 @@ def test_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     [
         (f"s3://AKID:{SECRET}@bucket/x", "a url holds no credentials"),
         (f"s3://bucket/x?secret={SECRET}", "unknown option 'secret'"),
+        ("s3://bucket/x?shards=2", "unknown option 'shards'"),
         ("s3://bucket/x?poll=never", "poll must be"),
         ("s3://bucket/x?endpoint=host:9000", "endpoint must begin with"),
         ("s3://Bucket/x", "cannot be a bucket"),
@@ -185,3 +186,21 @@ def test_what_is_found_is_believed_for_a_day(tmp_path: Path) -> None:
     for _ in range(2):
         BucketStore(f"s3://tests/x?cache={tmp_path}", objects=objects).close()
     assert objects.counts["delete"] == 1
+
+
+def test_a_store_of_several_shards(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    objects.create("x/shards.json", b'{"format":1,"shards":4}')
+    for _ in range(2):
+        with pytest.raises(StoreVersion, match=r"x/shards\.json .* or name another prefix"):
+            BucketStore(f"s3://tests/x?cache={tmp_path}", objects=objects)
+    assert list(objects.held) == ["x/shards.json"], "nothing was written beside it"
+
+
+def test_a_store_in_use_is_opened_by_one_read(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    for _ in range(2):
+        before = objects.counts["read"]
+        store = BucketStore(f"s3://tests/x?cache={tmp_path}", objects=objects)
+        store.close()
+    assert objects.counts["read"] == before + 1

@@ -22,14 +22,12 @@ from typing import Any, TypeVar
 from headgate.backoff import grown
 from headgate.clock import Clock
 from headgate.errors import StoreInDoubt
-from headgate.jobs import NewJob
 from headgate.stores.bucket import rows
 from headgate.stores.bucket.bodies import Bodies
 from headgate.stores.bucket.following import Following
 from headgate.stores.bucket.keeping import Keeper
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.objects import UNCHANGED, Objects
-from headgate.stores.bucket.outbox import Part
 from headgate.stores.bucket.replacing import Replacing
 from headgate.stores.bucket.replica import Replica
 from headgate.stores.glances import AGE
@@ -67,12 +65,8 @@ class _Open:
 
 
 class BucketTransaction(Transaction):
-    __slots__ = ("bodies", "part")
+    __slots__ = ("bodies",)
     bodies: Bodies
-    part: Part | None
-
-    def sent(self, job: NewJob) -> bool:
-        return self.part is not None and self.part.send(self, job)
 
     def whole(self, text: str) -> str:
         return self.bodies.whole(text)
@@ -89,16 +83,14 @@ class Commits:
         clock: Clock,
         ring: Callable[[str], None],
         where: str,
-        part: Part | None = None,
     ) -> None:
         self.objects = objects
         self.layout = layout
         self.replica = replica
         self.where = where
-        self._part = part
         self.bodies = Bodies(objects, layout, where)
         self.keeper = Keeper(objects, layout, replica, self.bodies, self._fence)
-        self.following = Following(objects, layout, replica, self.keeper, clock, ring, where, part)
+        self.following = Following(objects, layout, replica, self.keeper, clock, ring, where)
         self.refresh = self.following.refresh
         self._replacing = Replacing(
             objects, layout, replica, self.keeper, clock, where, self.following.by
@@ -263,7 +255,7 @@ class Commits:
         if under_way is None:
             raise RuntimeError("a transaction on the bucket runs within Commits.run")
         tx = BucketTransaction(under_way.connection, self._clock, writes=True)
-        tx.bodies, tx.part = self.bodies, self._part
+        tx.bodies = self.bodies
         tx.now = max(tx.now, under_way.floor)
         with self._as_current(tx):
             try:
@@ -303,15 +295,9 @@ class Commits:
         age = time.monotonic() - self.following.looked_at
         if age > max(AGE.get(), getattr(self._local, "age", 0.0)):
             self.refresh()
-        with self.peeking() as tx, self._as_current(tx):
-            yield tx
-
-    @contextmanager
-    def peeking(self) -> Generator[Transaction]:
-        """What the copy says, without a request to the bucket; if there is still a copy."""
         if not self.following.has_copy:
             self.refresh()
-        with self.replica.db.read() as tx:
+        with self.replica.db.read() as tx, self._as_current(tx):
             yield tx
 
     @contextmanager

@@ -16,22 +16,17 @@ from collections.abc import Callable
 import msgspec
 
 from headgate.clock import Clock
-from headgate.errors import ConfigError, StoreUnavailable
+from headgate.errors import StoreUnavailable, StoreVersion
 from headgate.stores.bucket import rows
 from headgate.stores.bucket.keeping import Keeper
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.ledger import first, read
 from headgate.stores.bucket.objects import UNCHANGED, Got, Lost, Objects
-from headgate.stores.bucket.outbox import Part
 from headgate.stores.bucket.patience import patiently
 from headgate.stores.bucket.replica import Head, Replica
 
 CROWDED = 3.0
 """Seconds for which another machine that wrote is taken to go on writing."""
-
-
-class Sharded(ConfigError):
-    """There is a store of several shards in this place."""
 
 
 class Following:
@@ -46,7 +41,6 @@ class Following:
         clock: Clock,
         ring: Callable[[str], None],
         where: str,
-        part: Part | None,
     ) -> None:
         self._objects = objects
         self._layout = layout
@@ -55,7 +49,6 @@ class Following:
         self._clock = clock
         self._ring = ring
         self._where = where
-        self._part = part
         # Machines that share a host, as containers may, have copies of their own.
         place = hashlib.sha256(str(replica.folder.resolve()).encode()).hexdigest()[:8]
         self.by = f"{socket.gethostname()}:{place}"
@@ -158,13 +151,8 @@ class Following:
                 f" put it back, or stop the workers and delete {self._replica.folder} (and the like"
                 " on other machines) to begin with an empty store"
             )
-        if self._part is None:
-            self._refuse_shards()
+        self._refuse_shards()
         with self._replica.turn(recorded=False) as connection:
-            if self._part is not None:
-                connection.execute(
-                    "UPDATE counters SET value = ? WHERE name = 'token'", (self._part.first_token,)
-                )
             table = self._replica.tables["counters"]
             counters = [text for piece in rows.dump(connection, table, 100) for text in piece]
         changes = f'{{"counters":{{"put":[{",".join(counters)}]}}}}'
@@ -176,15 +164,13 @@ class Following:
             if got is None or got.body != body:
                 return
             # To ourselves: an answer was lost.
-        if self._part is None:
-            try:
-                self._refuse_shards()
-            except Sharded:
-                # Who made them looked for a ledger before it was there: it is empty, and ours.
-                self._objects.delete(self._layout.ledger)
-                raise
 
     def _refuse_shards(self) -> None:
-        """A new store looks whether there is one of several shards in its place."""
+        """Asked only where no ledger exists, so that a store in use costs no request more."""
         if patiently(lambda: self._objects.get(self._layout.shards)) is not None:
-            raise Sharded(f"{self._where} consists of several shards")
+            raise StoreVersion(
+                f"{self._where}: {self._layout.shards} says that this is a store of several shards,"
+                " which this Headgate does not read. Finish or export its jobs with the version"
+                " that wrote it, or name another prefix; where one ledger is too slow, use"
+                " PostgreSQL"
+            )

@@ -13,7 +13,6 @@ from headgate.stores.bucket.ledger import FORMAT, format_of, new_nonce, refused
 from headgate.stores.bucket.objects import Lost, Objects
 from headgate.stores.bucket.patience import patiently
 from headgate.stores.bucket.s3 import S3
-from headgate.stores.bucket.shards import Directory
 from headgate.stores.bucket.url import parse
 
 Step = Callable[[Objects, Layout, dict[str, Any]], dict[str, Any]]
@@ -31,12 +30,7 @@ def migrate(url: str) -> tuple[int, int]:
     address = parse(url)
     objects = S3(address)
     try:
-        layout = Layout(address.prefix)
-        before = upgrade(objects, layout, address.shown)
-        directory = Directory(objects, layout, address.shown)
-        if before == 0 and directory.refresh():
-            parts = [Layout(layout.shard(k)) for k in range(directory.homes.shards)]
-            before = min(upgrade(objects, part, address.shown) for part in parts)
+        before = upgrade(objects, Layout(address.prefix), address.shown)
     finally:
         objects.close()
     if before == 0:

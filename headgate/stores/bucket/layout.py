@@ -18,11 +18,8 @@ class Layout:
 
     @property
     def shards(self) -> str:
+        """Stood in the place of the ledger in a store of several shards."""
         return self._at("shards.json")
-
-    def shard(self, number: int) -> str:
-        """The prefix of one of several."""
-        return self._at(f"shard-{number}")
 
     @property
     def runs(self) -> str:

@@ -26,7 +26,7 @@ import msgspec
 
 from headgate.clock import Clock
 from headgate.errors import StoreBusy, StoreError, StoreUnavailable
-from headgate.stores.bucket import leases, outbox, rows, traffic
+from headgate.stores.bucket import leases, rows, traffic
 from headgate.stores.bucket.ledger import Checkpoint, Entry, Ledger, Run, changes_of
 from headgate.stores.bucket.url import Address
 from headgate.stores.forking import CalmConnection, no_fork
@@ -39,8 +39,6 @@ FILE = "replica.db"
 TABLES = (
     leases.TABLE,
     traffic.TABLE,
-    outbox.TABLE,
-    outbox.INBOX,
     "CREATE TABLE IF NOT EXISTS _head (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL,"
     " seq INTEGER NOT NULL, etag TEXT NOT NULL, at REAL NOT NULL, checked REAL NOT NULL,"
     " nonces TEXT NOT NULL, runs TEXT NOT NULL, checkpoint TEXT NOT NULL, slots TEXT NOT NULL)"

@@ -16,7 +16,6 @@ from headgate.stores.bucket.clock import BucketClock
 from headgate.stores.bucket.commits import Commits
 from headgate.stores.bucket.layout import Layout
 from headgate.stores.bucket.objects import Objects
-from headgate.stores.bucket.outbox import Part
 from headgate.stores.bucket.patience import patiently
 from headgate.stores.bucket.poller import Poller
 from headgate.stores.bucket.replica import Replica, folder_of
@@ -86,12 +85,7 @@ class BucketStore(EmbeddedStore):
     capabilities = Capabilities(leases=True, local=False, ahead=0.25)
 
     def __init__(
-        self,
-        url: str,
-        *,
-        clock: Clock | None = None,
-        objects: Objects | None = None,
-        part: Part | None = None,
+        self, url: str, *, clock: Clock | None = None, objects: Objects | None = None
     ) -> None:
         address = parse(url)
         self.url = address.shown
@@ -99,12 +93,11 @@ class BucketStore(EmbeddedStore):
         self._clock = BucketClock(self._objects, None if type(clock) is Clock else clock)
         folder = folder_of(address)
         layout = Layout(address.prefix)
-        if part is None:  # who opens several shards looks once for all of them
-            probe.check(self._objects, layout, folder, self.url)
+        probe.check(self._objects, layout, folder, self.url)
         self._replica = Replica(folder, self._clock)
-        self._bells = Bells(folder) if part is None else part.bells
+        self._bells = Bells(folder)
         self._commits = Commits(
-            self._objects, layout, self._replica, self._clock, self._bells.ring, self.url, part
+            self._objects, layout, self._replica, self._clock, self._bells.ring, self.url
         )
         self._bodies = self._commits.bodies
         self._meter = Meter(self._objects)

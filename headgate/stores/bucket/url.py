@@ -14,15 +14,12 @@ _TRUE, _FALSE = {"true", "on", "yes", "1"}, {"false", "off", "no", "0"}
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _KNOWN = (
     "endpoint", "region", "profile", "path_style", "verify", "ca_bundle", "cache", "poll",
-    "shards",
 )  # fmt: skip
 _SOURCES = (
     "they come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), from profile=… or"
     " from the role of the machine"
 )
 POLL = 2.0
-MOST_SHARDS = 16
-"""So the tokens of all of them, each above the last 48 bits, are numbers that JSON keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +39,6 @@ class Address:
     """The folder for this machine's copy; None: one below the folder for temporary files."""
     poll: float = POLL
     """Seconds between two looks of a machine that has nothing to do, at most."""
-    shards: int | None = None
-    """None: as many as there are, which is one unless somebody asked for more."""
 
     @property
     def shown(self) -> str:
@@ -101,7 +96,6 @@ def parse(url: str) -> Address:
         ca_bundle=options.get("ca_bundle") or None,
         cache=options.get("cache") or None,
         poll=_seconds(options, "poll", shown),
-        shards=_shards(options, shown),
     )
 
 
@@ -164,20 +158,3 @@ def _seconds(options: dict[str, str], name: str, shown: str) -> float:
     if not 0.02 <= seconds <= 300:
         raise ConfigError(f"{shown}: {name} must be 0.02 to 300 seconds, not {value!r}")
     return seconds
-
-
-def _shards(options: dict[str, str], shown: str) -> int | None:
-    value = options.get("shards")
-    if value is None:
-        return None
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= MOST_SHARDS:
-        raise ConfigError(f"{shown}: shards must be 1 to {MOST_SHARDS}, not {value!r}")
-    return int(value)
-
-
-def of_shard(url: str, prefix: str) -> str:
-    """The url of one of several shards: the same options, another prefix."""
-    parts = urlsplit(url)
-    options = [pair for pair in parse_qsl(parts.query) if pair[0] != "shards"]
-    query = f"?{urlencode(options)}" if options else ""
-    return f"s3://{parts.netloc}/{quote(prefix)}{query}"

@@ -10,7 +10,7 @@ from headgate.limits import Needs
 from headgate.stores.protocol.limits import LimitRecord
 
 LOOKED_AT = 5000
-"""So many jobs one page of a search looks at, of each shard where there are several."""
+"""Jobs that one page of a search looks at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from headgate.jobs import NewJob, Submitted
 from headgate.stores.relational import inspecting, moves, values
@@ -14,19 +14,12 @@ from headgate.stores.relational.succession import SUPERSEDED, settle
 from headgate.stores.relational.transaction import Transaction
 from headgate.stores.sqlite.capping import Verdict
 
-if TYPE_CHECKING:
-    from headgate.stores.sqlite.database import Transaction as Own
-
 
 def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
     """Store all of them, or none. A repeated idempotency key meets its earlier job."""
-    own = cast("Own", tx)  # of this dialect, whatever the operation that it is part of knows of it
     moves.promote(tx)  # what is due by now stands before what is submitted now
     places = tx.numbers("place", len(jobs)) if jobs else ()
-    results = [
-        Submitted(job.id) if own.sent(job) else _submit_one(tx, job, n)
-        for job, n in zip(jobs, places, strict=True)
-    ]
+    results = [_submit_one(tx, job, n) for job, n in zip(jobs, places, strict=True)]
     tx.ring("work")
     return results
 

@@ -69,10 +69,6 @@ class Transaction:
 
         submitting.submit(self, jobs)
 
-    def sent(self, job: NewJob) -> bool:
-        """Has this job been put down for another place, where it lives? Here all live in one."""
-        return False
-
     def whole(self, text: str) -> str:
         """What this cell says, where long texts are kept elsewhere."""
         return text
