@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 SHOP = """
 from headgate import App
@@ -178,7 +178,7 @@ def test_grace_is_the_time_between_term_and_kill(shop: Path, grace: str, tidies:
          "--grace", grace],
         cwd=shop, env=environment(), stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    wait_until((shop / "begun").exists, 20, "the command runs")
+    wait_until((shop / "begun").exists, why="the command runs")
     worker.terminate()
     assert worker.wait(30) == 0
     assert (shop / "tidied").exists() == tidies

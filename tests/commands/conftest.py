@@ -11,7 +11,8 @@ import pytest
 from headgate.jobs import JobRecord
 from tests.commands import sample
 from tests.stores import on_both, store_url
-from tests.worker.site import Site, Tree, opened, wait_until
+from tests.waiting import wait_until
+from tests.worker.site import Site, Tree, opened
 
 BOTH = frozenset(("test_output_is_followed_from_another_process",))
 

@@ -11,7 +11,8 @@ import pytest
 from headgate import kernel
 from tests.commands import sample
 from tests.commands.conftest import Place
-from tests.worker.site import Tree, wait_until
+from tests.waiting import wait_until
+from tests.worker.site import Tree
 
 
 def nested(place: Place, **options: float) -> str:
@@ -74,7 +75,7 @@ def test_a_command_that_obeys_may_tidy_up(place: Place) -> None:
 def test_a_stopped_command_is_ended(place: Place) -> None:
     place.start()
     job = sample.sh.using(timeout=0.5).submit(arguments=["kill -STOP $$; echo never"])
-    ended = place.until_done(job.id, seconds=8)
+    ended = place.until_done(job.id)
     assert (ended.reason, ended.result) == ("timeout", "143")
     assert place.trees[0].stop() == 0
 
@@ -189,7 +190,7 @@ def test_nothing_of_a_command_is_alive_when_its_slot_is_granted_again(
             for process in processes:
                 kernel.kill(process)
             wait_until(lambda found=processes: not any(map(lives, found)), why="they are gone")
-    job = place.until_done(id, seconds=40)
+    job = place.until_done(id)
     if "warden" in who:
         assert (job.state, job.result) == ("failed", "137")
         assert look(place) == b"looked\n"

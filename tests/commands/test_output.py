@@ -18,7 +18,8 @@ from headgate.commands.output import pieces
 from headgate.jobs import Retention
 from tests.commands import sample
 from tests.commands.conftest import Place
-from tests.worker.site import REPO, wait_until
+from tests.waiting import wait_until
+from tests.worker.site import REPO
 
 
 def command(place: Place, *arguments: str) -> tuple[int, bytes, str]:

@@ -11,7 +11,7 @@ from headgate import App, CommandFailed, DeclarationError, InvalidArguments, Job
 from headgate.testing import drain, memory_app
 from tests.commands import sample
 from tests.commands.conftest import Place
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(

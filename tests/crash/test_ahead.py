@@ -8,7 +8,8 @@ import pytest
 
 from headgate import App
 from tests.crash import chained
-from tests.worker.site import Site, wait_until
+from tests.waiting import wait_until
+from tests.worker.site import Site
 
 FATAL = 60
 """The tasks before it made it known as a short one, so there are some reserved behind it."""

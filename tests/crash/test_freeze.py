@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.worker import sample
-from tests.worker.site import Site, wait_until
+from tests.worker.site import Site
 
 
 @pytest.mark.parametrize("who", ["worker", "keeper", "guard", "all"])
@@ -55,7 +56,7 @@ def test_stalled_is_shown_and_timeouts_are_enforced(site: Site) -> None:
     site.freeze([pid])
     store = site.app.store
     wait_until(lambda: [w.state for w in store.workers()] == ["stalled"], why="shown as stalled")
-    wait_until(lambda: pid not in tree._below(tree.guard.pid, "headgate.worker.process"), 15)
+    wait_until(lambda: pid not in tree._below(tree.guard.pid, "headgate.worker.process"))
     wait_until(lambda: "lost" in [a.outcome for a in store.attempts(job.id)])
     site.go()
     assert job.result(timeout=20) == "went on"
@@ -85,7 +86,7 @@ def test_stall_timeout_kills_anyway(site: Site) -> None:
     pid = site.wait_for("running")[0]["pid"]
     blocked = time.monotonic()
     store = site.app.store
-    wait_until(lambda: "lost" in [a.outcome for a in store.attempts(job.id)], 15)
+    wait_until(lambda: "lost" in [a.outcome for a in store.attempts(job.id)])
     assert time.monotonic() - blocked < 10
     assert pid not in tree._below(tree.guard.pid, "headgate.worker.process")
     job.cancel()

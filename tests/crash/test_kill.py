@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from headgate.kernel import kill, look
+from tests.waiting import wait_until
 from tests.worker import sample
-from tests.worker.site import Site, Tree, wait_until
+from tests.worker.site import Site, Tree
 
 BESIDE_OTHERS = 3.0 if "PYTEST_XDIST_WORKER" in os.environ else 1.0
 """Where other tests run beside these, whoever gets the slot next, a process that has yet to start,
@@ -132,7 +133,7 @@ def test_guard(site: Site, kind: str) -> None:
     tree.signal(signal.SIGKILL)
     tree.wait()
     check_granted_after_death(site, job, killed_at, within=4)
-    wait_until(lambda: look(keeper) is None, 5, "the keeper ends too")
+    wait_until(lambda: look(keeper) is None, why="the keeper ends too")
     assert other.stop() == 0
 
 
@@ -161,7 +162,7 @@ def test_keeper_amid_its_killing(site: Site, kills: int) -> None:
     killed_at = time.monotonic()
     tree.signal(signal.SIGKILL)
     tree.wait()
-    wait_until(lambda: look(keeper.pid) is None, 5, "the keeper is killed in the middle")
+    wait_until(lambda: look(keeper.pid) is None, why="the keeper is killed in the middle")
     kill(warden, signal.SIGCONT)
     kill(outer, signal.SIGCONT)
     check_granted_after_death(site, job.id, killed_at, within=4)
@@ -222,7 +223,7 @@ def test_death_while_many_jobs_run(site: Site) -> None:
         killed[pid] = time.monotonic()
         os.kill(pid, signal.SIGKILL)
     for job in jobs:
-        assert site.until_done(job.id, 60).state == "succeeded"
+        assert site.until_done(job.id).state == "succeeded"
     inside: dict[int, int] = {}
     for event in site.events():
         if event["event"] == "gate-in":

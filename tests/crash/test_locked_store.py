@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.waiting import wait_until
 from tests.worker import sample
-from tests.worker.site import Site, wait_until
+from tests.worker.site import Site
 
 HOLD = """
 import sqlite3, sys, time
@@ -31,7 +32,7 @@ def test_a_held_open_transaction(site: Site) -> None:
     assert holder.stdout.readline() == b"held\n"
     assert holder.wait() == 0
     for job in jobs:
-        assert site.until_done(job.id, 60).state == "succeeded"
+        assert site.until_done(job.id).state == "succeeded"
     assert all(site.job(job.id).attempt == 1 for job in jobs)
     assert len(site.events("gate-in")) == len(site.events("gate-out")) == 100
     assert tree.stop() == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,20 +26,13 @@ from headgate.jobs import JobFilter, State
 from headgate.stores.protocol import LimitChange, Store
 from headgate.stores.protocol.claims import AHEAD
 from tests.stores import on_both, store_url
+from tests.waiting import PATIENCE, wait_until
 
 from . import scene
 
 ROOT = Path(__file__).parents[2]
 SCENE = "tests.exactness.scene:app"
 ENDED: frozenset[State] = frozenset(("succeeded", "failed", "cancelled"))
-
-
-def wait_for(reached: Callable[[], bool], seconds: float, what: str, every: float = 0.05) -> None:
-    """Wait for the event itself; the deadline only ends a test that has failed."""
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(every)
 
 
 @dataclass
@@ -82,10 +77,9 @@ class Fleet:
                 command, cwd=ROOT, env=env, start_new_session=True, stdout=out, stderr=out
             )
         self.processes.append(process)
-        wait_for(
+        wait_until(
             lambda: len({w.id for w in self.store.workers()} - known) >= wanted,
-            60,
-            "the workers are there",
+            why="the workers are there",
         )
         return process
 
@@ -127,11 +121,31 @@ class Fleet:
         if not raised:
             self.changes.append(Change(now(), group, value))
 
+    @contextmanager
+    def fed(self, few: int, feed: Callable[[], None]) -> Iterator[None]:
+        """Call `feed` whenever fewer jobs than that wait or run."""
+        stop = threading.Event()
+
+        def hungry() -> bool:
+            return stop.is_set() or len(self.jobs) - self.done() < few
+
+        def run() -> None:
+            while wait_until(hungry, math.inf) and not stop.is_set():
+                feed()
+
+        with ThreadPoolExecutor(1) as threads:
+            feeding = threads.submit(run)
+            try:
+                yield
+            finally:
+                stop.set()
+            feeding.result()
+
     def done(self) -> int:
         return self.store.count(JobFilter(states=ENDED), limit=1_000_000)
 
-    def wait_done(self, seconds: float) -> None:
-        wait_for(lambda: self.done() >= len(self.jobs), seconds, "all jobs have ended", 0.2)
+    def wait_done(self, seconds: float = 2 * PATIENCE) -> None:
+        wait_until(lambda: self.done() >= len(self.jobs), seconds, "all jobs have ended")
 
     def stop(self) -> None:
         for process in self.processes:
@@ -228,11 +242,11 @@ def opened(
     try:
         yield fleet
         fleet.stop()
-        wait_for(lambda: leftovers(tmp_path) == [], 10, "no process is left behind")
+        wait_until(lambda: leftovers(tmp_path) == [], why="no process is left behind")
         if fleet.kills:
             # Killed with nothing in its hands shortly before the end, a worker may still have a
             # lease when all others have left: whoever comes next takes it away.
-            wait_for(lambda: swept(fleet.store), 2 * lease, "the killed are taken away")
+            wait_until(lambda: swept(fleet.store), 2 * lease, "the killed are taken away")
         assert fleet.store.workers() == []
         held = {g: fleet.store.group(g)[0].held for g in fleet.store.groups()}
         assert {group: n for group, n in held.items() if n} == {}, "slots left behind"

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import multiprocessing
 import os
 import random
 import signal
 import sys
-import time
 from typing import Any
 
 import headgate.stores.postgres.store  # before the fork: who is killed is soon replaced
@@ -24,6 +24,7 @@ from headgate.errors import StoreBusy, SubmitConflict
 from headgate.jobs import CapUse, NewJob, Submitted
 from headgate.stores import open_store
 from headgate.stores.protocol import Store
+from tests.waiting import wait_until
 
 fork = multiprocessing.get_context("fork")
 
@@ -69,8 +70,7 @@ def submitter(told: Any, n: int, url: str, policy: str, keys: int) -> None:
     store = open_store(url)
     store.now()
     told.ready[n] = 1
-    while told.mode == WAIT:
-        time.sleep(0.001)
+    wait_until(lambda: told.mode != WAIT, math.inf)
     while told.mode != STOP:
         cap = told.cap
         told.used[n] = cap  # whatever is submitted from here on goes by it
@@ -95,17 +95,13 @@ def main(url: str, count: int, cap: int, policy: str, keys: int) -> None:
 
     processes = [start(n) for n in range(count)]
 
-    def until(reached: Any) -> None:
-        while not reached():
-            time.sleep(0.001)
-
-    until(lambda: all(told.ready[n] for n in range(count)))
+    wait_until(lambda: all(told.ready[n] for n in range(count)))
     killed = 0
     for line in sys.stdin:
         command, *rest = line.split()
         if command == "cap":
             told.cap = int(rest[0])
-            until(lambda: all(told.used[n] == told.cap for n in range(count)))
+            wait_until(lambda: all(told.used[n] == told.cap for n in range(count)))
         elif command == "kill":
             n = random.choice([n for n in range(count) if told.ready[n]] or range(count))
             os.kill(processes[n].pid or 0, signal.SIGKILL)

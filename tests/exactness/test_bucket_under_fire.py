@@ -22,9 +22,10 @@ from headgate.checker import Kill
 from headgate.execlog import now
 from tests.bucket.proxy import Proxy, Weather
 from tests.bucket.server import SeaweedFS, await_bucket
+from tests.waiting import wait_until
 
 from . import scene
-from .conftest import Fleet, opened, wait_for
+from .conftest import Fleet, opened
 from .test_chaos import Chaos, alive, family
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
@@ -235,13 +236,13 @@ def test_everything_at_once(place: Place) -> None:
         place.tend()
         return fleet.done() >= len(fleet.jobs)
 
-    wait_for(all_done, 240 if FULL else 120, "all jobs have ended", 0.2)
+    wait_until(all_done, 240 if FULL else 120, "all jobs have ended")
     took = time.monotonic() - began
     place.deaths.end()
     too_late = place.too_late()
     fleet.stop()
     # Those that were killed are there until their leases end.
-    wait_for(lambda: fleet.store.sweep() and not fleet.store.workers(), 60, "all have left")
+    wait_until(lambda: fleet.store.sweep() and not fleet.store.workers(), why="all have left")
     report = fleet.judge(scene.LIMITS, room=None)
     print(
         f"{len(fleet.jobs)} jobs in {took:.0f} s, {place.kills} workers killed, {too_late}"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
 from pathlib import Path
 
 from headgate.checker import Kill
 from headgate.execlog import now
+from tests.waiting import PATIENCE, wait_until
 
 from . import scene
-from .conftest import Fleet, wait_for
+from .conftest import Fleet
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 SECONDS = 120.0 if FULL else 15.0
@@ -56,7 +56,7 @@ class Chaos:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        wait_for(lambda: not any(map(alive, doomed)), 20, f"{doomed} are gone", 0.01)
+        wait_until(lambda: not any(map(alive, doomed)), why=f"{doomed} are gone")
         seen = now()
         self.fleet.kills += [Kill(seen, pid=pid, sent=sent) for pid in doomed]
         self.count += 1
@@ -78,45 +78,39 @@ class Chaos:
         elif what in ("keeper", "guard", "all") and len(tree) > 1:
             victims = {"keeper": tree[1:2], "guard": tree[:1], "all": tree}[what]
             self.kill(victims, tree[1:])
-            guard.wait(20)
+            guard.wait(PATIENCE)
             self.fleet.start("--processes", "2", "--concurrency", "10")
 
 
 def test_chaos(fleet: Fleet) -> None:
     for _ in range(2):
         fleet.start("--processes", "2", "--concurrency", "10")
-    stop = threading.Event()
     tenants = [f"t{i}" for i in range(8)]
 
     def feed() -> None:
-        while not stop.is_set():
-            if len(fleet.jobs) - fleet.done() < 150:
-                for _ in range(10):
-                    name = dice.choice(tenants)
-                    more = {"max_lost": LOST}
-                    fleet.submit(
-                        [
-                            scene.narrow.using(**more).call(dice.uniform(0.01, 0.1)),
-                            scene.per_tenant.using(**more).call(name, dice.uniform(0.01, 0.1)),
-                            scene.shared_sync.using(**more).call(dice.uniform(0.01, 0.1)),
-                            scene.hungry.using(**more).call(dice.uniform(0.01, 0.1)),
-                            scene.apart.using(**more).call(dice.uniform(0.05, 0.2)),
-                        ],
-                        [
-                            {"narrow": 1},
-                            {f"tenant/{name}": 1},
-                            {"shared": 1},
-                            {"memory": 3},
-                            {"apart": 1},
-                        ],
-                        lost=LOST,
-                    )
-            time.sleep(0.05)
+        for _ in range(10):
+            name = dice.choice(tenants)
+            more = {"max_lost": LOST}
+            fleet.submit(
+                [
+                    scene.narrow.using(**more).call(dice.uniform(0.01, 0.1)),
+                    scene.per_tenant.using(**more).call(name, dice.uniform(0.01, 0.1)),
+                    scene.shared_sync.using(**more).call(dice.uniform(0.01, 0.1)),
+                    scene.hungry.using(**more).call(dice.uniform(0.01, 0.1)),
+                    scene.apart.using(**more).call(dice.uniform(0.05, 0.2)),
+                ],
+                [
+                    {"narrow": 1},
+                    {f"tenant/{name}": 1},
+                    {"shared": 1},
+                    {"memory": 3},
+                    {"apart": 1},
+                ],
+                lost=LOST,
+            )
 
-    feeding = threading.Thread(target=feed)
-    feeding.start()
     chaos = Chaos(fleet)
-    try:
+    with fleet.fed(150, feed):
         began = time.monotonic()
         # On a busy machine fewer fit into the time: then it lasts a little longer.
         while (past := time.monotonic() - began) < SECONDS or (
@@ -124,10 +118,7 @@ def test_chaos(fleet: Fleet) -> None:
         ):
             time.sleep(dice.uniform(0.2, 1.0))
             chaos.harm()
-    finally:
-        stop.set()
-        feeding.join()
-    fleet.wait_done(60)
+    fleet.wait_done()
     fleet.stop()
     report = fleet.judge(scene.LIMITS)
     print(f"{chaos.count} kills\n{report.text()}")

@@ -4,38 +4,21 @@ for all of them, and an operator's word counts before any."""
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from headgate.checker import Change
 from headgate.execlog import now
+from tests.waiting import wait_until
 
 from . import scene
-from .conftest import Fleet, wait_for
+from .conftest import Fleet
 
 MOST = 60
 dice = random.Random(6)
 
 
-@contextmanager
-def fed(fleet: Fleet) -> Iterator[None]:
-    """There is always something to do."""
-    stop = threading.Event()
-
-    def feed() -> None:
-        while not stop.wait(0.02):
-            if len(fleet.jobs) - fleet.done() < MOST // 2:
-                calls = [scene.shared_async.call(dice.uniform(0.01, 0.05)) for _ in range(MOST)]
-                fleet.submit(calls, [{"shared": 1}] * MOST)
-
-    feeding = threading.Thread(target=feed)
-    feeding.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        feeding.join()
+def feed(fleet: Fleet) -> None:
+    calls = [scene.shared_async.call(dice.uniform(0.01, 0.05)) for _ in range(MOST)]
+    fleet.submit(calls, [{"shared": 1}] * MOST)
 
 
 def value(fleet: Fleet) -> int | None:
@@ -43,9 +26,9 @@ def value(fleet: Fleet) -> int | None:
 
 
 def test_workers_that_disagree_about_a_limit(fleet: Fleet) -> None:
-    with fed(fleet):
+    with fleet.fed(MOST // 2, lambda: feed(fleet)):
         disagree(fleet)
-    fleet.wait_done(60)
+    fleet.wait_done()
     fleet.stop()
     report = fleet.judge(scene.LIMITS, room=60)
     print(report.text())
@@ -56,13 +39,13 @@ def test_workers_that_disagree_about_a_limit(fleet: Fleet) -> None:
 def disagree(fleet: Fleet) -> None:
     def run(count: int) -> None:
         goal = fleet.done() + count
-        wait_for(lambda: fleet.done() >= goal, 60, f"{count} more have run")
+        wait_until(lambda: fleet.done() >= goal, why=f"{count} more have run")
 
     fleet.start("--name", "ten", "--concurrency", "20", HEADGATE_TEST_SHARED="10")
     run(60)
     # Without a release the last start counts, for those who started before it, too.
     fleet.start("--name", "two", "--concurrency", "20", HEADGATE_TEST_SHARED="2")
-    wait_for(lambda: value(fleet) == 2, 30, "the second has declared its value")
+    wait_until(lambda: value(fleet) == 2, why="the second has declared its value")
     fleet.changes.append(Change(now(), "shared", 2))
     run(40)
     told = [one.detail for one in fleet.store.oddities() if one.what == "disagreement"]

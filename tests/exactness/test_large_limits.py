@@ -7,8 +7,10 @@ import random
 
 import pytest
 
+from tests.waiting import wait_until
+
 from . import scene
-from .conftest import Fleet, wait_for
+from .conftest import Fleet
 from .peaks import peaks
 
 dice = random.Random(13)
@@ -27,10 +29,10 @@ def test_a_large_limit_is_reached_and_never_passed(fleet: Fleet, value: int) -> 
     scene.door().touch()
     calls = [scene.crowd.call(dice.uniform(0.05, 0.5)) for _ in range(count)]
     fleet.submit(calls, [{"crowd": 1}] * count)
-    wait_for(lambda: started(fleet) >= value, 60, "it is full")
+    wait_until(lambda: started(fleet) >= value, why="it is full")
     # All leave at once, and four processes fill it again.
     scene.door().unlink()
-    fleet.wait_done(60)
+    fleet.wait_done()
     fleet.stop()
     report = fleet.judge(scene.LIMITS, room=room)
     print(report.text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +11,10 @@ from contextlib import contextmanager
 from headgate.checker import Change
 from headgate.concurrency import Concurrency
 from headgate.execlog import now
+from tests.waiting import wait_until
 
 from . import scene
-from .conftest import Fleet, wait_for
+from .conftest import Fleet
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 CHANGES = 200 if FULL else 50
@@ -79,41 +79,32 @@ class Operator:
             self.fleet.changes.pop()
         with self.noting(group, raised_at=began + lasts):
             self.limit[group] = DECLARED[group]
-            wait_for(
-                lambda: self.fleet.store.values([group])[group].source == "code", 5, "it ends", 0.01
+            wait_until(
+                lambda: self.fleet.store.values([group])[group].source == "code", why="it ends"
             )
 
 
-def feed(fleet: Fleet, stop: threading.Event) -> None:
-    """Always something to do, for every group."""
-    while not stop.is_set():
-        if len(fleet.jobs) - fleet.done() < 150:
-            shared = [scene.shared_async.call(dice.uniform(0.01, 0.05)) for _ in range(40)]
-            fleet.submit(shared, [{"shared": 1}] * 40)
-            names = [name for name in TENANTS for _ in range(10)]
-            tenants = [scene.per_tenant.call(name, dice.uniform(0.01, 0.05)) for name in names]
-            fleet.submit(tenants, [{f"tenant/{name}": 1} for name in names], turns=names)
-        time.sleep(0.02)
+def feed(fleet: Fleet) -> None:
+    """Something to do for every group."""
+    shared = [scene.shared_async.call(dice.uniform(0.01, 0.05)) for _ in range(40)]
+    fleet.submit(shared, [{"shared": 1}] * 40)
+    names = [name for name in TENANTS for _ in range(10)]
+    tenants = [scene.per_tenant.call(name, dice.uniform(0.01, 0.05)) for name in names]
+    fleet.submit(tenants, [{f"tenant/{name}": 1} for name in names], turns=names)
 
 
 def test_many_changes_under_load(fleet: Fleet) -> None:
     fleet.start("--processes", "3", "--concurrency", "20")
-    stop = threading.Event()
-    feeding = threading.Thread(target=feed, args=(fleet, stop))
-    feeding.start()
     operator = Operator(fleet)
-    try:
-        wait_for(lambda: fleet.done() > 20, 30, "they run")
+    with fleet.fed(150, lambda: feed(fleet)):
+        wait_until(lambda: fleet.done() > 20, why="they run")
         for _ in range(CHANGES):
             operator.act(dice.choice(list(DECLARED)))
             time.sleep(dice.uniform(0.0, 0.06))
         for group in DECLARED:
             operator.resume(group)
             operator.reset(group)
-    finally:
-        stop.set()
-        feeding.join()
-    fleet.wait_done(60)
+    fleet.wait_done()
     fleet.stop()
     report = fleet.judge(scene.LIMITS, room=60)
     print(report.text())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import threading
-import time
 from collections import Counter
+from typing import Any
 
 from headgate.checker import Report
+from headgate.claim import RESERVE_AFTER
 from headgate.execlog import now
+from tests.waiting import PATIENCE, wait_until
 
 from . import scene
-from .conftest import Fleet, wait_for
+from .conftest import Fleet
 from .peaks import peaks
 
 dice = random.Random(11)
@@ -28,6 +29,12 @@ def short() -> float:
 def clean(report: Report) -> None:
     print(report.text())
     assert report.ok, report.text()
+
+
+def started(fleet: Fleet) -> list[dict[str, Any]]:
+    """What the jobs wrote when they began."""
+    lines = [json.loads(line) for line in fleet.log.read_text().splitlines()]
+    return [line for line in lines if line["ev"] == "start"]
 
 
 def test_every_kind_of_limit_with_four_processes(fleet: Fleet) -> None:
@@ -72,50 +79,46 @@ def test_limits_changed_under_load(fleet: Fleet) -> None:
     fleet.start("--processes", "4", "--concurrency", "10")
     count = 1200
     fleet.submit([scene.shared_async.call(short()) for _ in range(count)], [{"shared": 1}] * count)
-    wait_for(lambda: fleet.done() > 20, 30, "they run")
+    wait_until(lambda: fleet.done() > 20, why="they run")
     value: int | None = 10
     for new in (3, 12, 0, 7, 1, None, 4, 20, 2, 10):
         fleet.set_limit("shared", new, value)
         value = new
         if new == 0:
             # Nobody is killed and nothing starts: what runs ends, then nothing runs.
-            wait_for(lambda: fleet.store.group("shared")[0].held == 0, 10, "it drains")
+            wait_until(lambda: fleet.store.group("shared")[0].held == 0, why="it drains")
             before = fleet.done()
-            time.sleep(0.3)
-            assert fleet.done() == before
+            calls = [scene.narrow.call(short()) for _ in range(30)]
+            fleet.submit(calls, [{"narrow": 1}] * 30)
+            wait_until(lambda: fleet.done() >= before + 30, why="others run")  # noqa: B023
+            assert fleet.done() == before + 30
         else:
             before = fleet.done()
-            wait_for(lambda: fleet.done() > before + 10, 30, f"it goes on at {new}")  # noqa: B023
-    fleet.wait_done(60)
+            wait_until(lambda: fleet.done() > before + 10, why=f"it goes on at {new}")  # noqa: B023
+    fleet.wait_done()
     fleet.stop()
     clean(fleet.judge(scene.LIMITS, room=40))
 
 
 def test_a_wide_job_among_narrow_ones_starts_in_bounded_time(fleet: Fleet) -> None:
     fleet.start("--processes", "2", "--concurrency", "20")
-    stop = threading.Event()
 
     def flood() -> None:
-        while not stop.is_set():
-            waiting = len(fleet.jobs) - fleet.done()
-            if waiting < 100:
-                calls = [scene.modest.call(dice.uniform(0.05, 0.15)) for _ in range(50)]
-                fleet.submit(calls, [{"memory": 1}] * 50)
-            time.sleep(0.02)
+        calls = [scene.modest.call(dice.uniform(0.05, 0.15)) for _ in range(50)]
+        fleet.submit(calls, [{"memory": 1}] * 50)
 
-    flooding = threading.Thread(target=flood)
-    flooding.start()
-    try:
-        wait_for(lambda: fleet.store.group("memory")[0].held == 7, 30, "the narrow fill it")
-        began = time.monotonic()
+    with fleet.fed(100, flood):
+        wait_until(lambda: fleet.store.group("memory")[0].held == 7, why="the narrow fill it")
+        submitted = now()
         (handle,) = fleet.app.submit_many([scene.hungry.call(0.05)])
-        handle.result(timeout=30)
-        took = time.monotonic() - began
-    finally:
-        stop.set()
-        flooding.join()
-    assert took < 20, "a reservation lets it gather its units"
-    fleet.wait_done(60)
+        handle.result(timeout=PATIENCE)
+    starts = started(fleet)
+    (wide,) = (start["t"] for start in starts if start["job"] == handle.id)
+    between = [start["t"] for start in starts if submitted < start["t"] < wide]
+    late = [t for t in between if t > submitted + RESERVE_AFTER]
+    print(f"{len(between)} narrow ones started before it, {len(late)} of them when it starved")
+    assert len(late) < 100, "a reservation lets it gather its units"
+    fleet.wait_done()
     fleet.stop()
     report = fleet.judge(scene.LIMITS, room=40)
     assert not report.over, report.text()
@@ -132,14 +135,14 @@ def test_ten_tenants_share_a_group_evenly(fleet: Fleet) -> None:
         calls = [scene.in_turn.call(tenant, 0.02) for _ in range(count)]
         fleet.submit(calls, [{"shared": 1}] * count, turns=[tenant] * count)
     fleet.store.pause_queue("default", False)
-    wait_for(lambda: fleet.done() >= 1000, 60, "most are done", 0.01)
+    wait_until(lambda: fleet.done() >= 1000, why="most are done")
     fleet.store.pause_queue("default", True)
     started = Counter(job.turn for job in fleet.jobs if fleet.store.job(job.job).attempt)
     total = sum(started.values())
     shares = {tenant: started[tenant] / total for tenant in tenants}
     print(f"shares of starts: {min(shares.values()):.1%} to {max(shares.values()):.1%}")
     fleet.store.pause_queue("default", False)
-    fleet.wait_done(60)
+    fleet.wait_done()
     assert all(abs(share - 0.1) <= 0.03 for share in shares.values()), shares
     fleet.stop()
     clean(fleet.judge(scene.LIMITS, room=40))
@@ -152,16 +155,15 @@ def test_newcomers_do_not_wait_for_a_hot_tenant(fleet: Fleet) -> None:
     hot = [scene.plain_turn.call("hot", 0.0) for _ in range(count)]
     fleet.submit(hot, [{}] * count, turns=["hot"] * count)
     fleet.start("--concurrency", str(concurrency))
-    wait_for(lambda: fleet.done() > 100, 30, "the hot tenant runs", 0.01)
+    wait_until(lambda: fleet.done() > 100, why="the hot tenant runs")
     names = [f"new{i:03d}" for i in range(100)]
     fleet.submit([scene.plain_turn.call(n, 0.0) for n in names], [{}] * 100, turns=names)
     submitted = now()
     newcomers = {job.job for job in fleet.jobs if job.turn != "hot"}
-    wait_for(
-        lambda: all(fleet.store.job(id).done for id in newcomers), 60, "the newcomers are done"
+    wait_until(
+        lambda: all(fleet.store.job(id).done for id in newcomers), why="the newcomers are done"
     )
-    lines = [json.loads(line) for line in fleet.log.read_text().splitlines()]
-    starts = [line for line in lines if line["ev"] == "start"]
+    starts = started(fleet)
     last = max(line["t"] for line in starts if line["job"] in newcomers)
     between = [s for s in starts if submitted < s["t"] < last and s["turn"] == "hot"]
     print(f"{len(between)} starts of the hot tenant before the last of 100 newcomers")

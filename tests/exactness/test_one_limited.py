@@ -36,7 +36,7 @@ def test_one_limited_task_among_ninety_nine_others(fleet: Fleet) -> None:
         [task.call(dice.uniform(0.005, 0.03)) for task in tasks],
         [{"limited": 1} if task is hundred.limited else {} for task in tasks],
     )
-    fleet.wait_done(60)
+    fleet.wait_done()
     fleet.stop()
     report = fleet.judge(hundred.LIMITS, room=100)
     most = peaks(report)

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headgate.jobs import JobFilter
+from tests.waiting import wait_until
 
 from . import scene
-from .conftest import Fleet, wait_for
+from .conftest import Fleet
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 SECONDS = 30 if FULL else 3
@@ -49,7 +50,7 @@ def settle(fleet: Fleet) -> None:
     """All has ended, and the last starts count no more."""
     fleet.stop()
     names = ("burst", "smooth")
-    wait_for(lambda: not any(fleet.store.group(g)[0].held for g in names), 10, "the period ends")
+    wait_until(lambda: not any(fleet.store.group(g)[0].held for g in names), why="the period ends")
 
 
 def test_never_more_than_the_rate_in_any_window(fleet: Fleet) -> None:
@@ -90,14 +91,14 @@ def test_keys_share_a_rate_and_a_killed_worker_changes_nothing(fleet: Fleet) -> 
     turns = [turn for turn, count in backlog.items() for _ in range(count)]
     fleet.submit([scene.in_bursts.call(turn) for turn in turns], NOTHING * len(turns), turns=turns)
     fleet.start("--processes", "3", "--concurrency", "10")
-    wait_for(lambda: fleet.done() >= 40, 30, "they run")
+    wait_until(lambda: fleet.done() >= 40, why="they run")
     victim = next(w for w in fleet.store.workers() if w.pid)
     os.kill(victim.pid, signal.SIGKILL)
-    wait_for(lambda: fleet.done() >= 125, 30, "they go on")
+    wait_until(lambda: fleet.done() >= 125, why="they go on")
     lines = [json.loads(line) for line in fleet.log.read_text().splitlines()]
     first = Counter(line["turn"] for line in lines if line["ev"] == "start")
     assert len(first) == 5
     assert min(first.values()) >= 18, f"each of five keys has its share: {first}"
-    fleet.wait_done(60)
+    fleet.wait_done()
     assert closest(recorded(fleet, "in_bursts"), RATE) >= 1.0 - CLOCKS
     settle(fleet)

@@ -6,7 +6,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -16,13 +16,7 @@ from headgate.stores.postgres import bell as bells_module
 from headgate.stores.postgres import schema
 from headgate.stores.postgres.bell import Bells, PollingBell, ServerBell
 from headgate.stores.postgres.database import Database
-
-
-def wait_until(reached: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.005)
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from headgate.stores.postgres.url import parse
 from tests.postgres.proxy import Proxy
 from tests.postgres.rival import Waiter
 from tests.postgres.server import OwnServer, binaries
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_a_wire_that_died_while_nobody_used_it(
         assert database.call("SELECT headgate.clock()")
         proxy.dead = True
         asking = Waiter(lambda: database.call("SELECT headgate.clock()"))
-        wait_until(lambda: proxy.swallowed > 0, 10)
+        wait_until(lambda: proxy.swallowed > 0)
         proxy.dead = False
         assert asking.result()
 

@@ -20,7 +20,7 @@ from headgate.errors import HeadgateError, StoreInDoubt
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.store import PostgresStore
 from tests.stores import store_url
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 JOBS = 500 if FULL else 150
@@ -145,7 +145,7 @@ def test_workers_that_do_not_hear_every_answer(
     try:
         wait_until(lambda: floor.ended.total() > len(jobs) * 9 // 10, 300)
         wire.bad = False
-        wait_until(lambda: all(app.get_job(job.id).done for job in jobs), 60)
+        wait_until(lambda: all(app.get_job(job.id).done for job in jobs))
     finally:
         for worker in workers:
             worker.stop()

@@ -12,7 +12,8 @@ import pytest
 
 from headgate.stores.postgres.bell import Bells
 from headgate.stores.protocol import Order
-from tests.postgres.test_bells import bells, database, listen, listeners, other, wait_until
+from tests.postgres.test_bells import bells, database, listen, listeners, other
+from tests.waiting import wait_until
 
 __all__ = ["bells", "database", "other"]  # fixtures
 

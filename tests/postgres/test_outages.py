@@ -21,8 +21,9 @@ from tests.postgres import pgbouncer
 from tests.postgres.proxy import Proxy
 from tests.postgres.release import next_release
 from tests.postgres.server import OwnServer, binaries
+from tests.waiting import wait_until
 from tests.worker import sample
-from tests.worker.site import Site, Tree, opened, wait_until
+from tests.worker.site import Site, Tree, opened
 
 LEASE = 5.0
 LEASE_SECONDS = "HEADGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS"
@@ -63,7 +64,7 @@ def busy(site: Site, count: int = 80, **env: str) -> list[JobHandle[int]]:
 
 def check_all_done_once(site: Site, jobs: list[JobHandle[int]]) -> None:
     for job in jobs:
-        record = site.until_done(job.id, 60)
+        record = site.until_done(job.id)
         assert (record.state, record.attempt) == ("succeeded", 1)
     inside = 0
     for event in site.events():
@@ -146,7 +147,7 @@ def test_another_release_migrates_under_a_running_worker(server: OwnServer, site
     jobs = busy(site)
     with psycopg.connect(server.url("work"), autocommit=True) as admin:
         admin.execute("ALTER FUNCTION headgate.act RENAME TO act_of_another_release")
-        wait_until(lambda: "not of this version" in site.trees[0].output(), 30)
+        wait_until(lambda: "not of this version" in site.trees[0].output())
         admin.execute("ALTER FUNCTION headgate.act_of_another_release RENAME TO act")
     check_all_done_once(site, jobs)
     assert site.trees[0].stop() == 0
@@ -167,9 +168,9 @@ def test_a_worker_of_an_earlier_release_is_granted_nothing_any_more(
     database.close()
     late = site.app.submit_many([sample.add.call(1, 1), sample.touch_gate.call(1)])
     said = "migrated to version 2 of another release"
-    wait_until(lambda: all(said in tree.output() for tree in site.trees), 30)
+    wait_until(lambda: all(said in tree.output() for tree in site.trees))
     site.go()
-    assert site.until_done(running.id, 30).state == "succeeded"
+    assert site.until_done(running.id).state == "succeeded"
     assert [site.job(job.id).state for job in late] == ["ready", "ready"]
     assert [tree.stop() for tree in site.trees] == [0, 0]
 
@@ -189,7 +190,7 @@ def test_its_backends_are_killed_again_and_again(server: OwnServer, site: Site) 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        wait_until(lambda: len(site.events("gate-out")) >= 60, 60)
+        wait_until(lambda: len(site.events("gate-out")) >= 60)
     finally:
         stop.set()
         killer.join()

@@ -151,7 +151,7 @@ def test_workers_keep_a_limit(
         jobs = site.app.submit_many([sample.touch_gate.call(n) for n in range(60)])
         trees = [site.start("--concurrency", "5") for _ in range(2)]
         for job in jobs:
-            assert site.until_done(job.id, 60).state == "succeeded"
+            assert site.until_done(job.id).state == "succeeded"
         assert most_inside(site) == 1
         assert [tree.stop() for tree in trees] == [0, 0]
 
@@ -175,7 +175,7 @@ def test_a_worker_shares_one_session_with_itself(
             free = site.app.submit_many([sample.add.call(n, 1) for n in range(200)])
             tree = site.start("--processes", "2", "--concurrency", "5", HEADGATE_URL=through)
             for job in (*gated, *free):
-                record = site.until_done(job.id, 60)
+                record = site.until_done(job.id)
                 assert (record.state, record.attempt) == ("succeeded", 1)
             assert most_inside(site) == 1
             assert len(site.events("gate-in")) == len(gated)

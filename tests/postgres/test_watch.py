@@ -15,7 +15,8 @@ import pytest
 
 from headgate import App, Worker
 from headgate.stores.protocol import Exchange, Exchanged
-from tests.postgres.test_bells import listeners, wait_until
+from tests.postgres.test_bells import listeners
+from tests.waiting import wait_until
 
 
 class Watched:

@@ -17,7 +17,8 @@ from headgate.execlog import now
 from headgate.jobs import JobFilter, JobRecord
 from headgate.stores import open_store
 from headgate.stores.protocol import Store
-from tests.worker.site import REPO, Site, Tree, wait_until
+from tests.waiting import wait_until
+from tests.worker.site import REPO, Site, Tree
 
 EXAMPLES = REPO / "examples" / "dsari"
 RECORDER = [sys.executable, str(Path(__file__).with_name("recorder.py"))]
@@ -152,7 +153,7 @@ class Watcher:
 
     def kills(self) -> list[Kill]:
         """All that is gone by now; those that came to their end by themselves do no harm."""
-        wait_until(lambda: not self.alive(), 20, "all runs gone")
+        wait_until(lambda: not self.alive(), why="all runs gone")
         self._over.set()
         self._thread.join()
         return [

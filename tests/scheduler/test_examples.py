@@ -9,7 +9,8 @@ import time
 import pytest
 
 from tests.scheduler.stage import Stage, Watcher
-from tests.worker.site import Tree, wait_until
+from tests.waiting import wait_until
+from tests.worker.site import Tree
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 STORES = ["sqlite", "postgres"] if FULL else ["postgres"]
@@ -27,7 +28,7 @@ def ran(stage: Stage, tree: Tree, starts: int, jobs: int = 5) -> None:
         found = stage.starts()
         return len(found) >= starts and len({start["task"] for start in found}) == jobs
 
-    wait_until(enough, 60, f"{starts} starts, of all jobs")
+    wait_until(enough, why=f"{starts} starts, of all jobs")
     tree.signal(signal.SIGTERM)
     assert tree.wait() == 0
 
@@ -86,7 +87,7 @@ def test_after_a_kill_nothing_overlaps_and_nothing_is_forgotten(
     tree = stage.start()
     for round_ in range(2 * MORE):
         before = len(stage.starts())
-        wait_until(lambda: len(stage.starts()) >= before + 4, 40, "runs under way")  # noqa: B023
+        wait_until(lambda: len(stage.starts()) >= before + 4, why="runs under way")  # noqa: B023
         watcher.kill(tree)
         if round_ % 2 == 0:
             tree.guard.wait()

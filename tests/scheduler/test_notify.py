@@ -13,7 +13,7 @@ import pytest
 from headgate.notify import NotDelivered, tell_command, tell_webhook
 from tests.scheduler.stage import Stage
 from tests.scheduler.test_runs import ended, trigger
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 
 class Heard:
@@ -80,8 +80,8 @@ def test_failure_recovery_and_over_run_are_told_once_each(stage: Stage, heard: H
     trigger(stage, "slow")
     ended(stage, "quiet")
     # The first delivery was refused: it comes again, after the others.
-    wait_until(lambda: len(heard.told) == 4, 40, "four notifications")
-    wait_until(lambda: out.exists() and out.read_text().count("\n") == 4, 20, "by command too")
+    wait_until(lambda: len(heard.told) == 4, why="four notifications")
+    wait_until(lambda: out.exists() and out.read_text().count("\n") == 4, why="by command too")
     ended(stage, "slow")
     assert tree.stop() == 0
     assert sorted(heard.occasions()) == ["failure", "failure", "over-run", "recovery"]
@@ -112,10 +112,10 @@ def test_a_run_lost_with_its_machine_is_told_as_a_failure(stage: Stage, heard: H
         tree = stage.start()
         (stage.folder / "guard").write_text(str(tree.guard.pid))
         assert tree.wait() == -9
-        wait_until(lambda: not stage.site.processes(), 20, "all gone")
+        wait_until(lambda: not stage.site.processes(), why="all gone")
     (stage.folder / "guard").write_text("x")
     tree = stage.start()
-    wait_until(lambda: heard.told, 30, "told")
+    wait_until(lambda: heard.told, why="told")
     assert tree.stop() == 0
     (run,) = stage.runs()
     assert (run.state, run.reason) == ("failed", "lost")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.scheduler.stage import RECORDER, Stage
 from tests.scheduler.test_runs import ended, trigger
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 
 def test_a_reload_takes_what_is_new_and_leaves_what_runs(stage: Stage) -> None:
@@ -25,7 +25,7 @@ def test_a_reload_takes_what_is_new_and_leaves_what_runs(stage: Stage) -> None:
         }
     )
     tree = stage.start()
-    wait_until(stage.starts, 20, "a run")
+    wait_until(stage.starts, why="a run")
     ended(stage, "goes")
     stage.write(
         {
@@ -61,10 +61,10 @@ def test_a_reload_while_the_worker_process_starts_is_not_lost(stage: Stage) -> N
     # With this the process has read its configuration, and cannot be registered.
     lock.execute("BEGIN IMMEDIATE")
     tree = stage.start()
-    wait_until(lambda: "'nowhere' is not declared" in tree.output(), 20, "the first read")
+    wait_until(lambda: "'nowhere' is not declared" in tree.output(), why="the first read")
     stage.write({"jobs": {"after": {"command": ["true"], "schedule": "* * * * * *"}}})
     tree.signal(signal.SIGHUP)
-    wait_until(lambda: _waits_for_nobody(tree.guard.pid), 20, "the signal taken")
+    wait_until(lambda: _waits_for_nobody(tree.guard.pid), why="the signal taken")
     lock.execute("ROLLBACK")
     lock.close()
     ended(stage, "after")
@@ -84,21 +84,21 @@ def test_runs_of_a_removed_job_are_told_and_shown(stage: Stage) -> None:
     stage.write({"jobs": {"old": {"command": ["true"]}, "kept": kept}})
     tree = stage.start()
     trigger(stage, "old", {"schedule_time": time.time() + 3600})
-    (run,) = wait_until(lambda: stage.runs(task="old"), 20, "a run that waits")
+    (run,) = wait_until(lambda: stage.runs(task="old"), why="a run that waits")
     stage.write({"jobs": {"kept": kept}})
     tree.signal(signal.SIGHUP)
     told = f"old was removed from the configuration and 1 of its runs wait ({run.id})"
-    wait_until(lambda: told in tree.output(), 20, told)
+    wait_until(lambda: told in tree.output(), why=told)
     tree.signal(signal.SIGQUIT)
     shown = f"[old {run.id}] waiting for "
-    wait_until(lambda: shown in tree.output(), 20, shown)
+    wait_until(lambda: shown in tree.output(), why=shown)
     with stage.store() as store:
         (worker,) = store.workers()
     assert "old" not in worker.tasks
     assert tree.stop() == 0
     # After a restart too.
     tree = stage.start()
-    wait_until(lambda: told in tree.output(), 20, told)
+    wait_until(lambda: told in tree.output(), why=told)
     assert tree.stop() == 0
     assert tree.output().count(told) == 1
 
@@ -117,7 +117,7 @@ def test_a_bad_configuration_on_reload_changes_nothing_and_is_reported(stage: St
         else:
             stage.file.write_text(content)
         tree.signal(signal.SIGHUP)
-        wait_until(lambda: told in tree.output(), 20, told)  # noqa: B023
+        wait_until(lambda: told in tree.output(), why=told)  # noqa: B023
     assert tree.output().count("was not reloaded") == 3
     ended(stage, "a", before + 2)
     assert tree.stop() == 0
@@ -139,9 +139,9 @@ def test_status_tells_every_run_every_wait_and_every_group(stage: Stage) -> None
     stage.wait_for(lambda store: store.groups() and store.group("one")[1], why="one is held")
     trigger(stage, "waits")
     trigger(stage, "later", {"schedule_time": time.time() + 3600})
-    wait_until(lambda: len(stage.runs()) == 3, 20, "three runs")
+    wait_until(lambda: len(stage.runs()) == 3, why="three runs")
     tree.signal(signal.SIGQUIT)
-    wait_until(lambda: "concurrency group one" in tree.output(), 20, "status")
+    wait_until(lambda: "concurrency group one" in tree.output(), why="status")
     lines = tree.output().splitlines()
     assert [line for line in lines if line.startswith("[holds ") and "running for" in line]
     (blocked,) = [line for line in lines if line.startswith("[waits ")]
@@ -166,7 +166,7 @@ def test_what_a_second_stop_kills_goes_back_into_line_unless_kills_are_asked_for
     trigger(stage, "a")
     stage.wait_for(lambda _: stage.runs(states=frozenset(["running"])), why="it runs")
     tree.signal(signal.SIGTERM)
-    wait_until(lambda: "stopping" in tree.output(), 20, "stopping")
+    wait_until(lambda: "stopping" in tree.output(), why="stopping")
     tree.signal(signal.SIGTERM)
     tree.wait()
     (run,) = stage.runs()
@@ -194,8 +194,7 @@ def test_machines_that_serve_some_groups_share_the_rest(stage: Stage) -> None:
             {"host-a_group", "host-b_group"}
             <= {group for start in stage.starts()[6:] for group in start["groups"]}
         ),
-        40,
-        "runs in both groups",
+        why="runs in both groups",
     )
     assert [first.stop(), second.stop()] == [0, 0]
     report = stage.judge(

@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.stores.protocol import Store
 from tests.scheduler.stage import Stage
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 
 def trigger(stage: Stage, job: str, content: object = None, name: str = "trigger.json") -> Path:
@@ -128,13 +128,13 @@ def test_a_bad_trigger_is_reported_and_set_aside_and_the_rest_goes_on(stage: Sta
     trigger(stage, "nobody")
     tree = stage.start()
     for aside in ("a/trigger.json.bad", "b/trigger.yaml.bad", "nobody/trigger.json.bad"):
-        wait_until((folder / aside).exists, 20, aside)
+        wait_until((folder / aside).exists, why=aside)
     assert (folder / "a" / "trigger.json.bad").read_text() == "{not json"
     trigger(stage, "a", {"schedule_time": [], "environment": {"=": 1}})
     trigger(stage, "b")
     ended(stage, "b")
     tree.signal(signal.SIGUSR1)  # looks at once
-    wait_until(lambda: len(list((folder / "a").glob("*.bad"))) == 2, 20, "both set aside")
+    wait_until(lambda: len(list((folder / "a").glob("*.bad"))) == 2, why="both set aside")
     output = tree.output()
     assert "trigger.json:1: not valid JSON" in output
     assert "schedule_time: must be" in output
@@ -143,9 +143,9 @@ def test_a_bad_trigger_is_reported_and_set_aside_and_the_rest_goes_on(stage: Sta
     told = output.count("trigger.json:1: not valid JSON")
     (folder / "a" / "trigger.json.bad").unlink()
     trigger(stage, "a", "{not json")
-    wait_until((folder / "a" / "trigger.json.bad").exists, 20, "set aside once more")
+    wait_until((folder / "a" / "trigger.json.bad").exists, why="set aside once more")
     wait_until(
-        lambda: tree.output().count("trigger.json:1: not valid JSON") == told + 1, 5, "told again"
+        lambda: tree.output().count("trigger.json:1: not valid JSON") == told + 1, why="told again"
     )
     assert tree.stop() == 0
     assert stage.runs(task="a") == []
@@ -167,7 +167,7 @@ def test_a_run_that_is_tried_again_was_due_when_it_was_due(stage: Stage) -> None
     assert attempt == "2"
     assert abs(float(still) - float(due)) < 0.1
     assert float(start) - float(still) >= 0.3
-    wait_until(told.exists, 20, "told")
+    wait_until(told.exists, why="told")
     assert round(json.loads(told.read_text())["schedule_time"], 3) == float(still)
     assert tree.stop() == 0
 

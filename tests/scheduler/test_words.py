@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.scheduler.stage import Stage
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_url_without_a_store_is_refused_before_anything_starts(folder: Path) -
 def test_the_scheduler_goes_by_its_own_name(stage: Stage) -> None:
     stage.write({"jobs": {"a": {"command": ["true"]}}})
     tree = stage.start()
-    wait_until(lambda: "is ready" in tree.output(), 20, "ready")
+    wait_until(lambda: "is ready" in tree.output(), why="ready")
     assert tree.stop() == 0
     assert "headgate scheduler: stopping" in tree.output()
     assert "headgate worker: " not in tree.output()

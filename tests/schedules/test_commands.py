@@ -20,6 +20,7 @@ from headgate.schedules.rounds import Rounds
 from headgate.stores import open_store
 from headgate.stores.protocol import Publication, Schedules, Store, TaskSpec
 from tests.schedules.desk import spec
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -114,13 +115,6 @@ def test_run_now(schedules: Command, store: Store) -> None:
 # --- workers -------------------------------------------------------------------------------------
 
 
-def wait_for(what: Any, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_worker_ticks_and_one_without_scheduler_does_not(
     tmp_path: Path, url: str, store: Store
 ) -> None:
@@ -137,17 +131,16 @@ def test_a_worker_ticks_and_one_without_scheduler_does_not(
 
     processes = [start("--no-scheduler", "--name", "idle")]
     try:
-        wait_for(lambda: len(store.schedules()) == 2)  # it declares them all the same
-        wait_for(lambda: time.time() > store.schedules()[0].since + 1.5)
+        wait_until(lambda: len(store.schedules()) == 2)  # it declares them all the same
+        wait_until(lambda: time.time() > store.schedules()[0].since + 1.5)
         assert not any(one.planned for one in store.schedules())
         processes.append(start("--name", "ticking", "--queues", "none"))
-        wait_for((tmp_path / "log").exists)
+        wait_until((tmp_path / "log").exists)
         assert {tick.outcome for tick in store.ticks("quick-1")} == {"run"}
-        # It hears that one is resumed, and does not wait for its next look.
         store.pause_schedule("quick-1", True)
         seen = len(store.ticks("quick-1", 1000))
         store.pause_schedule("quick-1", False)
-        wait_for(lambda: len(store.ticks("quick-1", 1000)) > seen, 3)
+        wait_until(lambda: len(store.ticks("quick-1", 1000)) > seen)
     finally:
         for process in processes:
             process.send_signal(signal.SIGTERM)

@@ -28,6 +28,7 @@ from headgate.schedules.planning import table_of
 from headgate.stores.protocol import ScheduleRecord, TickRecord
 from tests.schedules import scene
 from tests.stores import store_url
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
@@ -99,10 +100,11 @@ class Stage:
             kill(process)
 
     def wait_for_ticks(self, count: int) -> None:
-        deadline = time.monotonic() + 60
-        while sum(len(ticks) for ticks in self.ticks().values()) < count:
-            assert time.monotonic() < deadline, self.said()
-            time.sleep(0.1)
+        def enough() -> bool:
+            assert all(one.poll() is None for one in self.schedulers), self.said()
+            return sum(len(ticks) for ticks in self.ticks().values()) >= count
+
+        wait_until(enough, why=f"{count} ticks")
 
     def ticks(self) -> dict[str, list[TickRecord]]:
         store = self.app.store
@@ -162,10 +164,12 @@ class Stage:
             assert attempt.started_at >= tick.at, f"{tick} was merged into a run that ran"
 
     def wait_done(self, count: int) -> None:
-        deadline = time.monotonic() + 120
-        while self.app.store.count(JobFilter(states=FINAL), limit=1_000_000) < count:
-            assert time.monotonic() < deadline, "not all runs are over"
-            time.sleep(0.1)
+        final = JobFilter(states=FINAL)
+        wait_until(
+            lambda: self.app.store.count(final, limit=1_000_000) >= count,
+            2 * PATIENCE,
+            "all runs are over",
+        )
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

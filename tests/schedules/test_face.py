@@ -14,8 +14,11 @@ import pytest
 
 from headgate import App, Context, DeclarationError, InvalidSchedule, Job, Schedule, Worker
 from headgate.config import Config
+from headgate.schedules import rounds
 from headgate.schedules.rounds import Rounds
 from headgate.testing import TestClock, drain, memory_app
+from headgate.worker.ticker import Ticker
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -175,6 +178,44 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     assert "run pip install '.[schedules]' in a checkout" in done.stdout
 
 
+def test_a_worker_at_rest_hears_that_a_schedule_is_resumed(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its safety poll out of the way, only the ring can end its rest."""
+    monkeypatch.setattr(rounds, "SAFETY", 3600.0)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app = App(url, config=Config(url=url))
+    ran = threading.Event()
+
+    @app.task(name="often", schedule="* * * * * *")
+    def often() -> None:
+        ran.set()
+
+    rests: list[float] = []
+
+    async def rest(ticker: Ticker, seconds: float) -> None:
+        rests.append(seconds)
+        await plain(ticker, seconds)
+
+    plain = Ticker._rest
+    monkeypatch.setattr(Ticker, "_rest", rest)
+    app.store.declare_schedules(app.declared_schedules("test"))
+    (schedule,) = app.store.schedules()
+    app.store.pause_schedule(schedule.spec.name, True)
+    worker = Worker(app, "w")
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        wait_until(lambda: 3600.0 in rests, why="it rests")
+        assert not ran.is_set()
+        app.store.pause_schedule(schedule.spec.name, False)
+        assert ran.wait(PATIENCE)
+    finally:
+        worker.stop()
+        thread.join()
+        app.close()
+
+
 def test_an_embedded_worker_ticks_unless_told_not_to(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     app = App(url, config=Config(url=url))
@@ -189,9 +230,9 @@ def test_an_embedded_worker_ticks_unless_told_not_to(tmp_path: Any) -> None:
     threads[0].start()
     assert not ran.wait(1.5)  # nobody ticks
     threads[1].start()
-    assert ran.wait(20)
+    assert ran.wait(PATIENCE)
     for worker in (idle, busy):
         worker.stop()
     for thread in threads:
-        thread.join(20)
+        thread.join()
     app.close()

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import App
 from tests.stores import store_url
-from tests.worker.site import Site, Tree, opened, wait_until
+from tests.waiting import wait_until
+from tests.worker.site import Site, Tree, opened
 
 Scraped = dict[str, dict[tuple[str, ...], float]]
 

@@ -31,7 +31,8 @@ from headgate.telemetry import instrument
 from tests.telemetry import sample
 from tests.telemetry.conftest import Metered
 from tests.telemetry.sample import spans
-from tests.worker.site import REPO, wait_until
+from tests.waiting import wait_until
+from tests.worker.site import REPO
 
 SUBMIT = """
 from tests.telemetry.sample import app, greet, alone, late, true

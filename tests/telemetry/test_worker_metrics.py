@@ -15,7 +15,7 @@ import pytest
 from headgate.telemetry import gauges, server
 from tests.telemetry import sample
 from tests.telemetry.conftest import Metered
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 ENDED = "headgate_jobs_ended_total"
 ACQUIRED = "headgate_concurrency_acquisition_total"

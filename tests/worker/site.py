@@ -8,9 +8,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,23 +19,11 @@ import pytest
 from headgate import kernel
 from headgate.jobs import JobRecord
 from tests.stores import store_url
+from tests.waiting import PATIENCE, wait_until
 
-T = TypeVar("T")
 S = TypeVar("S", bound="Site")
 MARK = "HEADGATE_TEST_SITE"
 REPO = Path(__file__).parents[2]
-
-
-def wait_until(what: Callable[[], T], seconds: float = 20.0, why: str = "") -> T:
-    """The first true answer, or a failure after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = what()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {why or what}")
-        time.sleep(0.005)
 
 
 class Tree:
@@ -81,7 +68,7 @@ class Tree:
     def signal(self, number: int) -> None:
         self.guard.send_signal(number)
 
-    def wait(self, seconds: float = 30.0) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         try:
             return self.guard.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -138,7 +125,7 @@ class Site:
             and all(e.get(name) == value for name, value in fields.items())
         ]
 
-    def wait_for(self, event: str, count: int = 1, seconds: float = 20.0, **fields: Any) -> Any:
+    def wait_for(self, event: str, count: int = 1, seconds: float = PATIENCE, **fields: Any) -> Any:
         def found() -> Any:
             seen = self.events(event, **fields)
             return seen if len(seen) >= count else None
@@ -151,7 +138,7 @@ class Site:
     def job(self, id: str) -> JobRecord:
         return self.app.get_job(id)
 
-    def until_done(self, id: str, seconds: float = 20.0) -> JobRecord:
+    def until_done(self, id: str, seconds: float = PATIENCE) -> JobRecord:
         return wait_until(
             lambda: record if (record := self.job(id)).done else None, seconds, f"end of {id}"
         )
@@ -194,7 +181,7 @@ class Site:
                 tree.signal(signal.SIGKILL)
                 tree.guard.wait()
         try:
-            wait_until(lambda: not self.processes(), 10, "all processes gone")
+            wait_until(lambda: not self.processes(), why="all processes gone")
         finally:
             kernel.kill_until_none(self.processes)  # a failed test must not disturb the next
         store = self.app.store

@@ -21,7 +21,8 @@ from headgate import App, Context, JobHandle, Worker
 from headgate.jobs import JobFilter
 from headgate.stores.protocol import Exchange, Exchanged, LimitChange
 from headgate.worker.runner import Runner
-from tests.worker.site import Site, wait_until
+from tests.waiting import wait_until
+from tests.worker.site import Site
 
 WARM = 40
 """Jobs that end at once, so that the task is known to be short."""
@@ -144,7 +145,7 @@ class Stage:
     def all_done(self) -> None:
         succeeded = JobFilter(states=frozenset(("succeeded",)))
         count = len(self.handles)
-        wait_until(lambda: self.app.store.count(succeeded) == count, 30, "all succeeded")
+        wait_until(lambda: self.app.store.count(succeeded) == count, why="all succeeded")
 
     def check_each_ran_once(self) -> None:
         assert sorted(self.ran) == list(range(len(self.handles)))
@@ -383,7 +384,7 @@ def test_a_cancelled_one_never_starts(make: Callable[..., Stage]) -> None:
         n = wait_until(stage.reserved)[-1]
         handle = stage.handles[n]
         handle.cancel()
-        wait_until(lambda: stage.app.get_job(handle.id).state == "cancelled", 5)
+        wait_until(lambda: stage.app.get_job(handle.id).state == "cancelled")
         stage.handles.remove(handle)
         stage.go.set()
         stage.all_done()

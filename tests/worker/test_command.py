@@ -7,8 +7,9 @@ import pytest
 from headgate.errors import ConfigError
 from headgate.worker.options import WorkerOptions
 from headgate.worker.process import _new_loop
+from tests.waiting import wait_until
 from tests.worker import sample
-from tests.worker.site import Site, wait_until
+from tests.worker.site import Site
 
 
 def test_burst_ends_when_nothing_is_left_and_lists_what_it_leaves(site: Site) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from headgate import App, Context, Worker
 from tests.stores import store_url
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -51,7 +51,7 @@ def test_it_hears_that_a_job_is_cancelled(app: App, leaving: bool) -> None:
         if leaving:
             worker.stop()
         job.cancel("not wanted")
-        wait_until(lambda: app.get_job(job.id).done, 10)
+        wait_until(lambda: app.get_job(job.id).done)
         assert (app.get_job(job.id).state, told) == ("cancelled", [job.id])
         if leaving:
             assert app.get_job(second.id).state == "ready"

@@ -14,7 +14,8 @@ import pytest
 
 from headgate import App, Cancel, Context, Retry, Snooze, Worker
 from headgate.jobs import JobFilter
-from tests.worker.site import REPO, wait_until
+from tests.waiting import wait_until
+from tests.worker.site import REPO
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import textwrap
 
 from headgate import kernel
 from headgate.worker.frames import DATA, ENDED, Unpacker, pack
-from tests.worker.site import wait_until
+from tests.waiting import wait_until
 
 
 def start(code: str) -> subprocess.Popen[str]:
@@ -37,7 +37,7 @@ def test_a_child_dies_with_its_parent() -> None:
     assert child is not None
     parent.kill()
     parent.wait()
-    wait_until(lambda: (now := kernel.look(child.pid)) is None or now.state == "Z", 5)
+    wait_until(lambda: (now := kernel.look(child.pid)) is None or now.state == "Z")
 
 
 def test_a_child_whose_parent_died_before_it_could_ask_ends_at_once() -> None:

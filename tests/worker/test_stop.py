@@ -13,8 +13,9 @@ import pytest
 from headgate.stores import open_store
 from headgate.stores.protocol import Store
 from headgate.worker.ticker import Ticker
+from tests.waiting import wait_until
 from tests.worker import sample
-from tests.worker.site import Site, wait_until
+from tests.worker.site import Site
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

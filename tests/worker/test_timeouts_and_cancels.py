@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.worker import sample
-from tests.worker.site import Site, wait_until
+from tests.worker.site import Site
 
 KINDS = {
     "async": sample.wait_async,
@@ -37,7 +38,7 @@ def test_a_timeout_counts_as_an_error(site: Site, kind: str) -> None:
     site.ready()
     job = KINDS[kind].using(timeout=TIMEOUTS[kind], retries=1).submit()
     # On a busy machine a process of its own may take longer to start than it has time.
-    record = site.until_done(job.id, 60.0)
+    record = site.until_done(job.id)
     assert (record.state, record.reason, record.attempt) == ("failed", "timeout", 2)
     assert tree.stop() == 0
 
