@@ -22,15 +22,20 @@ LOOKS = 4.0
 what is looked at."""
 
 
-def wait_until(reached: Callable[[], T], seconds: float = PATIENCE, why: str = "") -> T:
-    """The first true answer. `why` names what is waited for; else the line of the call does."""
+def wait_until(
+    reached: Callable[[], T], seconds: float = PATIENCE, why: str | Callable[[], str] = ""
+) -> T:
+    """The first true answer. `why` names what is waited for, or is called after the deadline;
+    without it the line of the call is shown."""
     pauses = _pauses(seconds, why, sys._getframe(1))
     while not (found := reached()):
         time.sleep(next(pauses))
     return found
 
 
-async def wait_until_async(reached: Callable[[], T], seconds: float = PATIENCE, why: str = "") -> T:
+async def wait_until_async(
+    reached: Callable[[], T], seconds: float = PATIENCE, why: str | Callable[[], str] = ""
+) -> T:
     """The same, beside whatever else runs in the event loop."""
     pauses = _pauses(seconds, why, sys._getframe(1))
     while not (found := reached()):
@@ -38,11 +43,12 @@ async def wait_until_async(reached: Callable[[], T], seconds: float = PATIENCE, 
     return found
 
 
-def _pauses(seconds: float, why: str, caller: FrameType) -> Iterator[float]:
+def _pauses(seconds: float, why: str | Callable[[], str], caller: FrameType) -> Iterator[float]:
     pause, deadline = SHORTEST, time.monotonic() + seconds
     while (now := time.monotonic()) < deadline:
         yield pause
         look = time.monotonic() - now - pause
         pause = min(max(SHORTEST, LOOKS * look), LONGEST)
     line = linecache.getline(caller.f_code.co_filename, caller.f_lineno).strip()
-    raise AssertionError(f"not within {seconds:g} s: {why or line}")
+    shown = why() if callable(why) else why or line
+    raise AssertionError(f"not within {seconds:g} s: {shown}")

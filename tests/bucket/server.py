@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ from urllib.parse import urlencode
 
 import botocore.session
 
+from tests.waiting import PATIENCE, wait_until
+
 BUCKET = "headgate-tests"
-START_SECONDS = 60
 _PR_SET_PDEATHSIG = 1
 _shared: dict[str, Server] = {}
 
@@ -161,19 +161,21 @@ def _start_moto() -> Server:
 
 def await_bucket(server: Server) -> None:
     """Until the server answers, holds the bucket, and takes what is put there."""
-    deadline = time.monotonic() + START_SECONDS
     asked = client(server.endpoint)
-    while True:
+    failed: list[Exception] = []
+
+    def answers() -> bool:
+        assert server.process.poll() is None, failed
         try:
             with suppress(asked.exceptions.BucketAlreadyOwnedByYou):
                 asked.create_bucket(Bucket=BUCKET)
             asked.put_object(Bucket=BUCKET, Key="started", Body=b"")
-        except Exception:
-            if time.monotonic() > deadline or server.process.poll() is not None:
-                raise
-            time.sleep(0.1)
-        else:
-            return
+        except Exception as error:
+            failed[:] = [error]
+            return False
+        return True
+
+    wait_until(answers, 2 * PATIENCE, why=lambda: f"the object store has started: {failed}")
 
 
 def end_with_parent() -> None:

@@ -29,6 +29,7 @@ from headgate.stores.protocol import (
 )
 from headgate.turns import ClaimState
 from tests.bucket.memory import MemoryObjects
+from tests.waiting import PATIENCE
 
 TASKS = frozenset(["task"])
 
@@ -268,19 +269,19 @@ def test_content_that_is_old_is_written_anew_before_it_is_named_again(
     def slowly() -> object:
         found = [dataclasses.replace(one, age=keeping.FORGOTTEN + 1) for one in list_all()]
         listed.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE)
         return found
 
     monkeypatch.setattr(collector, "stored", slowly)
     thread = threading.Thread(target=collector.collect)
     thread.start()
-    assert listed.wait(10)
+    assert listed.wait(PATIENCE)
     # Long after it was written, as the list says.
     clock = one._bodies._clock
     monkeypatch.setattr(clock, "boot", lambda: type(clock)().boot() + keeping.FORGOTTEN + 1)
     [job] = one.submit([NewJob("task", args=args)])
     go_on.set()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert old not in machines.bodies()
     record = machines.add().job(job.id)
     assert record is not None

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from headgate import App
 from headgate.stores import exists, settled, shown
 from tests.bucket import server
 from tests.cli.conftest import Answer, Command
+from tests.waiting import PATIENCE, wait_until
 
 TASKS = """
 from headgate import App
@@ -72,13 +72,10 @@ def test_a_worker_and_all_that_one_asks_about_it(place: Place) -> None:
     worker = place.worker()
     try:
         app = App(place.url)
-        deadline = time.monotonic() + 30
-        while not app.store.workers():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(app.store.workers, why="the worker is there")
         note = "n" * 5000
         handle = app.submit("charge", {"tenant_id": "acme", "note": note})
-        assert handle.result(timeout=30) == note * 2
+        assert handle.result(timeout=PATIENCE) == note * 2
         app.close()
         headgate = place.headgate
         assert "web" in ok(headgate("workers", "ls"))
@@ -103,7 +100,7 @@ def test_a_worker_and_all_that_one_asks_about_it(place: Place) -> None:
         assert costs["requests"]["write"] > 0
     finally:
         worker.send_signal(signal.SIGTERM)
-        _, log = worker.communicate(timeout=30)
+        _, log = worker.communicate(timeout=PATIENCE)
     assert f"all queues, {place.shown}\n" in log
     # Neither the client's own words nor where the copy is, nor who we are.
     for word in ("botocore", "cache=", "credential", "Traceback", "WARNING", "ERROR"):

@@ -13,6 +13,7 @@ from headgate.stores.bucket import keeping
 from tests.bucket.machines import opened
 from tests.bucket.memory import MemoryObjects
 from tests.face.test_fork import in_child
+from tests.waiting import PATIENCE
 
 FORKS = 60
 
@@ -39,7 +40,7 @@ def test_a_child_leaves_alone_what_a_thread_of_its_parent_has_open(tmp_path: Pat
 
         reader = threading.Thread(target=read)
         reader.start()
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         try:
             for _ in range(FORKS):
                 assert in_child(lambda: None) == 0
@@ -67,7 +68,7 @@ def test_a_child_that_is_forked_amid_gathering_does_not_hang(
         monkeypatch.setattr(keeping, "_outgrown", lambda head: True)
         monkeypatch.setattr(keeper, "_make_checkpoint", gather)
         a.add(1)
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         try:
             for _ in range(FORKS):
                 assert in_child(use_sqlite) == 0

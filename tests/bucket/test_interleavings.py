@@ -20,6 +20,7 @@ from headgate.stores.protocol import Claim, Exchange, Exchanged, LimitChange
 from headgate.turns import ClaimState
 from tests.bucket.machines import LEDGER, Faulty, need, opened
 from tests.bucket.memory import MemoryObjects
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -299,7 +300,7 @@ def test_who_looks_for_others_goes_on_whatever_happens(tmp_path: Path) -> None:
     poller = Poller(tmp_path, look, 0.05)
     poller.start()
     try:
-        assert failed.wait(20)
-        assert again.wait(20)
+        assert failed.wait(PATIENCE)
+        assert again.wait(PATIENCE)
     finally:
         poller.close()

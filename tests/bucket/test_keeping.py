@@ -18,6 +18,7 @@ from headgate.stores.bucket import alone, keeping, replacing
 from headgate.stores.bucket.alone import Alone
 from tests.bucket.machines import LEDGER, Machine, need, opened, same
 from tests.bucket.memory import MemoryObjects
+from tests.waiting import wait_until
 
 dice = random.Random(4)
 
@@ -189,8 +190,7 @@ def test_of_a_machines_processes_one_gathers(
     monkeypatch.setattr(alone, "TURN", 0.2)
     theirs.keep()
     assert not ours.take()
-    time.sleep(0.25)
-    assert ours.take()
+    wait_until(ours.take)
     # Where there is no such file to be had, everybody is alone.
     assert Alone(tmp_path / "gone" / "turn").take()
 

@@ -20,6 +20,7 @@ from headgate.cli import root
 from headgate.schedules.template import to_text
 from headgate.stores.protocol import Schedules, ScheduleSpec, Store
 from tests.docs.test_examples import parse
+from tests.waiting import PATIENCE
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -105,7 +106,7 @@ def in_a_terminal(url: str, *args: str, **env: str) -> bytes:
                 written += data
         except OSError:
             pass  # the other end is closed
-        process.wait(20)
+        process.wait(PATIENCE)
     os.close(ours)
     return written
 

@@ -20,6 +20,7 @@ from headgate.jobs import Failure, Finish, Progress
 from headgate.stores import open_store
 from headgate.stores.protocol import Exchange, Output, OutputPiece, Store
 from tests.stores import store_url
+from tests.waiting import PATIENCE
 
 
 class Scene:
@@ -94,7 +95,7 @@ def test_a_job_is_followed_to_its_end(scene: Scene) -> None:
         ended = until(process, "state")
         assert ended["state"] == "succeeded"
         assert ended["job"]["result"] == 7  # type: ignore[index]
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     assert first.id != second.id
 
 
@@ -165,5 +166,5 @@ def test_top_is_live_in_a_terminal_until_q(small: Scene) -> None:
                 pass
         except OSError:
             pass  # closed
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     os.close(ours)

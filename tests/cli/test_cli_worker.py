@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 SHOP = """
 from headgate import App
@@ -180,5 +180,5 @@ def test_grace_is_the_time_between_term_and_kill(shop: Path, grace: str, tidies:
     )  # fmt: skip
     wait_until((shop / "begun").exists, why="the command runs")
     worker.terminate()
-    assert worker.wait(30) == 0
+    assert worker.wait(PATIENCE) == 0
     assert (shop / "tidied").exists() == tidies

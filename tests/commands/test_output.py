@@ -18,7 +18,7 @@ from headgate.commands.output import pieces
 from headgate.jobs import Retention
 from tests.commands import sample
 from tests.commands.conftest import Place
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tests.worker.site import REPO
 
 
@@ -61,7 +61,7 @@ def test_a_program_that_writes_half_a_line_and_waits_is_heard(shop: Place) -> No
     shop.wait_for_output(job.id, b"half")
     assert job.status() == "running"
     go.touch()
-    assert job.result(timeout=20) == 0
+    assert job.result(timeout=PATIENCE) == 0
 
 
 def test_a_huge_output_is_cut_in_the_middle_and_says_how_much(shop: Place) -> None:
@@ -121,11 +121,9 @@ def test_output_is_followed_from_another_process(place: Place) -> None:
         wait_until(lambda: read() == b"1\n2\none\n", why="the first lines, as they come")
         assert follower.poll() is None
         assert job.status() == "running"
-        began = time.monotonic()
         go.touch()
         wait_until(lambda: read() == b"1\n2\none\ntwo\n", why="the last line")
-        assert follower.wait(10) == 0
-        assert time.monotonic() - began < 5
+        assert follower.wait(PATIENCE) == 0
         assert follower.stderr is not None
         assert follower.stderr.read() == "--- attempt 2 ---\nfailed (exit 3)\n"
     assert place.trees[0].stop() == 0
@@ -134,7 +132,7 @@ def test_output_is_followed_from_another_process(place: Place) -> None:
 def test_follow_as_json_and_before_the_start(shop: Place) -> None:
     job = sample.sh.using(delay=0.7).submit(arguments=["echo hello"])
     with following(shop, job.id, "--json") as (follower, read):
-        assert follower.wait(20) == 0
+        assert follower.wait(PATIENCE) == 0
         first, last = map(json.loads, read().splitlines())
     assert (first["text"], first["attempt"]) == ("hello\n", 1)
     assert last == {"id": job.id, "state": "succeeded", "reason": ""}
@@ -180,7 +178,7 @@ def test_a_store_that_is_locked_for_a_while_loses_nothing(place: Place) -> None:
         wait_until((place.folder / "go.done").exists, why="the command does not wait for us")
         assert place.output(job.id) == b"up\n"
         db.rollback()
-    assert job.result(timeout=20) == 0
+    assert job.result(timeout=PATIENCE) == 0
     expected = "up\n" + 2 * "".join(f"{n}\n" for n in range(200))
     assert job.output() == expected.encode()
     assert place.trees[0].stop() == 0

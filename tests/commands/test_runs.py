@@ -11,7 +11,7 @@ from headgate import App, CommandFailed, DeclarationError, InvalidArguments, Job
 from headgate.testing import drain, memory_app
 from tests.commands import sample
 from tests.commands.conftest import Place
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ def test_the_exit_code_decides(shop: Place, line: str, code: int) -> None:
 
 def test_exit_code_0_is_success(shop: Place) -> None:
     handle = sample.sh.submit(arguments=["echo fine"])
-    assert handle.result(timeout=20) == 0
+    assert handle.result(timeout=PATIENCE) == 0
     assert handle.output() == b"fine\n"
     with pytest.raises(JobFailed, match="exit code 3"):
-        sample.sh.submit(arguments=["exit 3"]).result(timeout=20)
+        sample.sh.submit(arguments=["exit 3"]).result(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_group_that_was_picked_is_told(shop: Place) -> None:
         sample.placed.submit(arguments=["echo $CONCURRENCY_GROUP; sleep 0.2"]) for _ in range(6)
     ]
     for job in jobs:
-        assert job.result(timeout=20) == 0
+        assert job.result(timeout=PATIENCE) == 0
     used = Counter(shop.output(job.id).decode().strip() for job in jobs)
     assert set(used) == {"host-a", "host-b"}
     alone = shop.run(sample.one, "echo [$CONCURRENCY_GROUP]")
@@ -131,7 +131,7 @@ def most_at_once(shop: Place, task: object, count: int) -> int:
     trail = shop.folder / f"seen-{task.name}"  # type: ignore[attr-defined]
     note = f"echo + >> '{trail}'; sleep 0.1; echo - >> '{trail}'"
     for job in [task.submit(arguments=[note]) for _ in range(count)]:  # type: ignore[attr-defined]
-        assert job.result(timeout=30) == 0
+        assert job.result(timeout=PATIENCE) == 0
     now = most = 0
     for line in trail.read_text().splitlines():
         now += 1 if line == "+" else -1
@@ -175,7 +175,7 @@ def test_hooks_round_a_run(shop: Place) -> None:
 def test_many_short_ones(shop: Place) -> None:
     jobs = [sample.sh.submit(arguments=[f"echo {n}"]) for n in range(60)]
     for n, job in enumerate(jobs):
-        assert job.result(timeout=30) == 0
+        assert job.result(timeout=PATIENCE) == 0
         assert job.output() == b"%d\n" % n
 
 

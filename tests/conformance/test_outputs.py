@@ -7,6 +7,7 @@ import pytest
 from headgate.errors import JobNotFound
 from headgate.jobs import Claimed, Retention
 from headgate.stores.protocol import Output, OutputPiece
+from tests.waiting import PATIENCE
 
 from .conftest import Rig
 
@@ -95,6 +96,6 @@ def test_who_follows_is_woken(rig: Rig) -> None:
     try:
         bell.drain()
         rig.store.put_output([Output(claimed.token, [piece(0, b"text")])])
-        assert bell.wait(5)
+        assert bell.wait(PATIENCE)
     finally:
         bell.close()

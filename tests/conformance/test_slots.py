@@ -7,6 +7,7 @@ import pytest
 from headgate.errors import DeclarationError, TooWide, UnknownLimit
 from headgate.jobs import Finish
 from headgate.stores.protocol import Exchange, SlotRecord, SlotRequest
+from tests.waiting import PATIENCE
 
 from .conftest import Rig, need
 
@@ -186,7 +187,7 @@ def test_room_that_no_job_wants_wakes_only_who_waits_by_hand(rig: Rig) -> None:
     (claimed,) = hand.claim()
     work, room = rig.store.bell("work"), rig.store.bell("room")
     hand.exchange([Finish(claimed.token, "succeeded")])
-    assert room.wait(5)
+    assert room.wait(PATIENCE)
     assert not work.wait(0), "no worker has use for it"
     work.close()
     room.close()

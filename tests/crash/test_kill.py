@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from headgate.kernel import kill, look
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tests.worker import sample
 from tests.worker.site import Site, Tree
 
@@ -54,7 +54,7 @@ def test_worker_process(site: Site, kind: str) -> None:
     killed_at = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     check_granted_after_death(site, job, killed_at, within=2.5)
-    assert probe.result(timeout=10) == []
+    assert probe.result(timeout=PATIENCE) == []
     assert tree.processes() != [pid]
     assert tree.stop() == 0
 
@@ -85,9 +85,9 @@ def test_other_worker_processes_keep_their_isolated_tasks(site: Site) -> None:
     wait_until(lambda: site.job(deaf.id).attempt == 2, why="the lost one runs again")
     site.go()
     site.go("keep")
-    assert kept.result(timeout=10) == "went on"
+    assert kept.result(timeout=PATIENCE) == "went on"
     assert site.job(kept.id).attempt == 1
-    assert deaf.result(timeout=10) == "went on"
+    assert deaf.result(timeout=PATIENCE) == "went on"
     assert tree.stop() == 0
 
 
@@ -99,7 +99,7 @@ def test_keeper(site: Site, kind: str) -> None:
     killed_at = time.monotonic()
     os.kill(tree.keeper(), signal.SIGKILL)
     check_granted_after_death(site, job, killed_at, within=4)
-    assert tree.wait(10) != 0, "the guard ends non-zero, for a supervisor to restart it"
+    assert tree.wait() != 0, "the guard ends non-zero, for a supervisor to restart it"
     assert other.stop() == 0
 
 
@@ -113,7 +113,7 @@ def test_keeper_under_a_frozen_guard(site: Site) -> None:
     os.kill(tree.keeper(), signal.SIGKILL)
     wait_until(lambda: not any(who.startswith("worker") for who in sample.alive()))
     for _ in range(3):
-        assert sample.add.submit(1).result(timeout=10) == 2
+        assert sample.add.submit(1).result(timeout=PATIENCE) == 2
     assert len(sample.alive()) == 2
     assert not site.events("again")
     killed_at = time.monotonic()
@@ -202,7 +202,7 @@ def test_warden_alone(site: Site, who: str) -> None:
     os.kill(warden.pid if who == "warden" else warden.parent, signal.SIGKILL)
     try:
         assert site.until_done(job.id).reason == "crashed"
-        assert probe.result(timeout=10) == []
+        assert probe.result(timeout=PATIENCE) == []
     finally:
         for left in site.events("process", role="no-environment"):
             process = look(left["who"])
@@ -253,13 +253,13 @@ def test_a_cleared_run_folder_frees_no_slot(site: Site) -> None:
     clear(site.folder / "jobs.db.run")
     other = site.start("--name", "new")
     site.ready(2)
-    assert sample.add.submit(1).result(timeout=20) == 2
+    assert sample.add.submit(1).result(timeout=PATIENCE) == 2
     newcomer = sample.touch_gate.submit(1)
     assert {w.name: w.state for w in site.app.store.workers()} == {"old": "alive", "new": "alive"}
     site.app.store.sweep()
     assert (holder.status(), newcomer.status()) == ("running", "ready")
     os.kill(tree.processes()[0], signal.SIGKILL)
-    assert newcomer.result(timeout=20) == 1, "really dead, it is taken for dead all the same"
+    assert newcomer.result(timeout=PATIENCE) == 1, "really dead, it is taken for dead all the same"
     site.go()
     assert site.until_done(holder.id).state == "succeeded"
     assert (tree.stop(), other.stop()) == (0, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tests.worker import sample
 from tests.worker.site import Site
 
@@ -56,6 +56,6 @@ def test_a_worker_that_dies_while_the_store_is_locked(site: Site) -> None:
     os.kill(pid, signal.SIGKILL)
     site.go()
     holder.wait()
-    assert job.result(timeout=20) == "went on"
+    assert job.result(timeout=PATIENCE) == "went on"
     wait_until(lambda: "lost" in [a.outcome for a in site.app.store.attempts(job.id)])
     assert tree.stop() == 0

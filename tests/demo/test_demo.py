@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import PATIENCE, wait_until
 
 LINE = re.compile(r"demo: (\d+) jobs, (\d+) groups, 0 over limit, 0 lost")
 
@@ -56,10 +56,7 @@ def processes_of(tmp_path: Path) -> list[int]:
 
 
 def assert_gone(tmp_path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while (left := processes_of(tmp_path)) and time.monotonic() < deadline:
-        select.select([], [], [], 0.05)
-    assert left == []
+    wait_until(lambda: not processes_of(tmp_path), why=lambda: f"left: {processes_of(tmp_path)}")
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> str:
@@ -105,7 +102,7 @@ def test_an_interrupt_leaves_nothing_behind(
     started.append(process)
     read_until(process, "tenant/globex 4/4")
     process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "Traceback" not in out
     assert_gone(tmp_path)

@@ -25,15 +25,15 @@ import subprocess
 import sys
 import time
 import types
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headgate.config import Config
 from headgate.stores import open_store
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 10.0
 SOON = 2.0
 DATABASE = "//app@db.example/app"
 BUCKET = "s3://acme-jobs/shop"
@@ -189,7 +189,7 @@ class Page:
         # Not from our pipe: a command that reads would eat the ones after it.
         self.shell.stdin.write(f"{{ {command}\n}} </dev/null\necho {mark} $?\n".encode())
         out = b""
-        deadline = time.monotonic() + 4 * PATIENCE
+        deadline = time.monotonic() + PATIENCE
         with selectors.DefaultSelector() as selector:
             selector.register(self.shell.stdout, selectors.EVENT_READ)
             while not (end := re.search(rb"^%b (\d+)\n" % mark.encode(), out, re.M)):
@@ -213,14 +213,11 @@ class Page:
                     env=self.env,
                 )
             )
-        deadline = time.monotonic() + PATIENCE
-        store = open_store(Config.load(environ={}, directory=self.folder).url)
-        try:
-            while len(store.workers()) < len(self.others):
-                assert time.monotonic() < deadline, f"$ {command}\n{log.read_text()}"
-                time.sleep(0.02)
-        finally:
-            store.close()
+        with closing(open_store(Config.load(environ={}, directory=self.folder).url)) as store:
+            wait_until(
+                lambda: len(store.workers()) >= len(self.others),
+                why=lambda: f"$ {command}\n{log.read_text()}",
+            )
 
     def close(self) -> None:
         for other in self.others:
@@ -230,7 +227,7 @@ class Page:
                 other.wait(SOON)
             except subprocess.TimeoutExpired:
                 other.send_signal(signal.SIGTERM)  # what it runs need not come to its end
-                other.wait(4 * PATIENCE)
+                other.wait(PATIENCE)
         assert self.shell.stdin is not None
         self.shell.stdin.close()
         self.shell.wait(PATIENCE)

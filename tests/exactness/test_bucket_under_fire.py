@@ -115,7 +115,7 @@ class Place:
         tree = dice.choice([tree for tree in trees if busy.intersection(tree)] or trees)
         self._killed.add(tree[0])
         self._chaos.kill(tree, tree[1:])
-        next(p for p in self.fleet.processes if p.pid == tree[0]).wait(20)
+        next(p for p in self.fleet.processes if p.pid == tree[0]).wait(PATIENCE)
         self.start()
 
     @property

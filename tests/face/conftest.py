@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from headgate import App
 from headgate.config import Config
 from headgate.testing import memory_app
 from tests.stores import store_url
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -20,14 +20,12 @@ def nothing_left_behind() -> Iterator[None]:
     # What other tests of this process keep for the whole run is not of this one.
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 5
-    while True:
+
+    def left() -> list[str]:
         new = set(threading.enumerate()) - before
-        left = [t.name for t in new if t.name.startswith("headgate-")]
-        if not left or time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    assert left == []
+        return [t.name for t in new if t.name.startswith("headgate-")]
+
+    wait_until(lambda: not left(), why=lambda: f"threads are left: {left()}")
 
 
 @pytest.fixture

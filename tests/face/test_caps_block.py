@@ -18,6 +18,7 @@ from headgate import (
     JobFailed,
 )
 from headgate.testing import drain, inline
+from tests.waiting import PATIENCE
 
 
 def declare_blocking(app: App, timeout: float | None) -> Any:
@@ -34,7 +35,7 @@ def test_block_gives_up_after_its_timeout(both: App) -> None:
     began = time.monotonic()
     with pytest.raises(ConcurrencyLimitReached):
         send.submit(2)
-    assert 0.3 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.3
     # And a time-out of 0 does not wait at all.
     quick = send.using(caps=[Cap("few", max_total=1, when_full="block", timeout=0)])
     with pytest.raises(ConcurrencyLimitReached):
@@ -53,7 +54,7 @@ def test_who_blocks_is_counted_once_and_only_when_given_up(both: App) -> None:
     patient = send.using(caps=[Cap("few", max_total=1, when_full="block", timeout=30)])
     threading.Timer(0.2, thread.start).start()
     patient.submit(3)
-    thread.join(30)
+    thread.join(PATIENCE)
     store: Any = both.store
     store._tally.flush()
     (event,) = both.store.events("cap_refused")
@@ -69,7 +70,7 @@ def test_block_goes_on_when_there_is_room(both: App) -> None:
     waiting.join(0.2)
     assert waiting.is_alive()
     drain(both)
-    waiting.join(20)
+    waiting.join(PATIENCE)
     assert first.result() == 1
     drain(both)
     assert found[0].result() == 2
@@ -86,7 +87,6 @@ def test_many_that_block_wait_in_async_code(both: App) -> None:
         waiting = asyncio.create_task(both.asubmit_many(calls))
         while not waiting.done():
             await asyncio.to_thread(drain, both)
-            await asyncio.sleep(0.01)
         await asyncio.to_thread(drain, both)
         handles = await waiting
         assert [h.refused for h in handles] == [None] * 4

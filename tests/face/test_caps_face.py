@@ -22,6 +22,7 @@ from headgate.config import Config
 from headgate.jobs import JobFilter
 from headgate.testing import TestClock, drain
 from tests.stores import store_url
+from tests.waiting import PATIENCE
 
 # --- refused -----------------------------------------------------------------------------------
 
@@ -157,10 +158,10 @@ def test_cancel_running_starts_after_the_one_that_ran(both: App) -> None:
     first = build.submit("one")
     worker = threading.Thread(target=Worker(both, burst=True).run)
     worker.start()
-    assert started.wait(20)
+    assert started.wait(PATIENCE)
     second = build.submit("two")
-    assert second.result(timeout=20) == "two"
-    worker.join(20)
+    assert second.result(timeout=PATIENCE) == "two"
+    worker.join(PATIENCE)
     assert order == ["one starts", "one ends", "two starts"]
     assert first.status() == "cancelled"
 
@@ -201,7 +202,7 @@ def test_a_follow_up_that_is_refused_fails_the_attempt(both: App, worker: bool) 
     else:
         drain(both)
     with pytest.raises(JobFailed, match="1 of 'one'") as failed:
-        handle.result(timeout=10)
+        handle.result(timeout=PATIENCE)
     assert failed.value.error_type == "headgate.errors.ConcurrencyLimitReached"
     assert [a.outcome for a in both.store.attempts(handle.id)] == ["error"] * 13
     assert both.store.count(JobFilter(task="child")) == 0

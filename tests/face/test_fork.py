@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from headgate import App, ConfigError
 from headgate.jobs import JobFilter
 from headgate.testing import drain, memory_app
+from tests.waiting import PATIENCE
 
 
 def in_child(work: object) -> int:
@@ -32,16 +33,12 @@ def in_child(work: object) -> int:
             traceback.print_exc()
         finally:
             os._exit(code)
-    deadline = time.monotonic() + 15
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:  # it hangs: that is a failure, not a reason to hang too
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return -signal.SIGKILL
-        time.sleep(0.01)
+    with open(os.pidfd_open(pid)) as child:  # noqa: PTH123 - a descriptor, not a path
+        ended, _, _ = select.select([child], [], [], PATIENCE)
+    if not ended:  # it hangs: that is a failure, not a reason to hang too
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -59,7 +56,7 @@ def test_parent_and_child_both_go_on(file_app: App) -> None:
             double.submit(n)
         handle = double.submit(50)
         threading.Thread(target=drain, args=(file_app,)).start()
-        assert handle.result(timeout=10) == 100
+        assert handle.result(timeout=PATIENCE) == 100
 
     pid_codes = [in_child(child)]
     for n in range(20):
@@ -114,8 +111,10 @@ app = App(sys.argv[1], config=Config(url=sys.argv[1]))
 handle = app.submit("x", {"pad": "y" * 2000})
 end = time.monotonic() + 2
 wrong = []
+looked, done = threading.Event(), threading.Event()
 def look():
-    while time.monotonic() < end:
+    while not done.is_set():
+        looked.set()
         try:
             handle.status()
         except StoreError:
@@ -125,9 +124,11 @@ def look():
             return
 threads = [threading.Thread(target=look) for _ in range(4)]
 for thread in threads: thread.start()
-while time.monotonic() < end:
+while time.monotonic() < end and not wrong:
     app.close()
-    time.sleep(0.002)
+    looked.clear()
+    looked.wait(5)
+done.set()
 for thread in threads: thread.join()
 sys.exit(str(wrong[:3]) if wrong else 0)
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from typing import Any
 
 from headgate import (
@@ -17,6 +16,7 @@ from headgate import (
 )
 from headgate.jobs import JobFilter
 from headgate.testing import TestClock, drain
+from tests.waiting import PATIENCE, wait_until
 
 
 def advance(app: App, seconds: float) -> None:
@@ -74,8 +74,7 @@ def test_a_class_is_told_of_what_a_claim_found_expired(both: App) -> None:
     told: list[tuple[int, Aborted]] = []
     cls = declare_told(both, told)
     handle = cls(1).run_in_worker(expires=0.05)
-    while both.store.now() <= (handle.record().expires_at or 0):
-        time.sleep(0.01)
+    wait_until(lambda: both.store.now() > (handle.record().expires_at or 0))
     drain(both)
     assert told == [(1, Aborted(handle.id, "cancelled", "expired"))]
 
@@ -136,9 +135,9 @@ def test_a_class_is_told_of_what_was_cancelled_while_it_ran(both: App) -> None:
     worker = threading.Thread(target=Worker(both, burst=True).run)
     handle = Told().run_in_worker()
     worker.start()
-    assert started.wait(20)
+    assert started.wait(PATIENCE)
     handle.cancel("enough")
-    worker.join(20)
+    worker.join(PATIENCE)
     assert told == [Aborted(handle.id, "cancelled", "enough")]
 
 

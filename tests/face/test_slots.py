@@ -6,7 +6,6 @@ import asyncio
 import multiprocessing
 import sqlite3
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ import pytest
 
 from headgate import App, DeclarationError, HeadgateError, SlotLost, UnknownLimit, WouldDeadlock
 from headgate.config import Config
-from headgate.stores.protocol import LimitChange
+from headgate.stores.protocol import LimitChange, SlotRecord, SlotRequest
 from headgate.testing import TestClock, drain, inline
+from tests.waiting import PATIENCE, wait_until, wait_until_async
 
 
 def test_the_slot_manager(app: App) -> None:
@@ -167,12 +167,12 @@ def test_the_block_waits_for_room(file_app: App) -> None:
     def hold() -> None:
         with file_app.slot("gpu", limit=1):
             inside.set()
-            leave.wait(20)
+            leave.wait(PATIENCE)
             order.append("first leaves")
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert inside.wait(20)
+    assert inside.wait(PATIENCE)
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
@@ -192,7 +192,7 @@ def test_a_cancelled_wait_leaves_no_slot(file_app: App) -> None:
     async def main() -> None:
         async with file_app.slot("gpu", limit=1):
             waiting = [asyncio.ensure_future(enter()) for _ in range(3)]
-            await asyncio.sleep(0.05)
+            await wait_until_async(lambda: len(file_app.watch("room")._waiters) == 3)
             for one in waiting:
                 one.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
@@ -200,25 +200,38 @@ def test_a_cancelled_wait_leaves_no_slot(file_app: App) -> None:
 
     async def enter() -> None:
         async with file_app.slot("gpu", limit=1):
-            await asyncio.sleep(10)
+            entered.append("never")
 
+    entered: list[str] = []
     asyncio.run(main())
+    assert entered == []
 
 
-def test_a_slot_granted_after_the_cancel_is_given_back(file_app: App, url: str) -> None:
+def test_a_slot_granted_after_the_cancel_is_given_back(
+    file_app: App, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process keeps the store locked, so that the grant comes after the cancel."""
     warm = file_app.slots.try_acquire("gpu", 1, "warm", "w", 30)
     assert warm is not None
     file_app.slots.release(warm)
     other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    asked: list[SlotRequest] = []
+    take = file_app.store.take_slot
+
+    def noted(request: SlotRequest) -> SlotRecord | None:
+        asked.append(request)
+        return take(request)
+
+    monkeypatch.setattr(file_app.store, "take_slot", noted)
 
     async def main() -> None:
         other.execute("BEGIN IMMEDIATE")
         taking = asyncio.ensure_future(file_app.slots.atry_acquire("gpu", 1, "a", "w", 600))
-        await asyncio.sleep(0.2)
+        await wait_until_async(lambda: asked, why="the store is asked")
         assert not taking.done()
         taking.cancel()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # the task is told
+        assert not taking.done()
         other.execute("COMMIT")
         with pytest.raises(asyncio.CancelledError):
             await taking
@@ -231,10 +244,7 @@ def test_a_slot_granted_after_the_cancel_is_given_back(file_app: App, url: str) 
 def test_the_lease_is_renewed_while_the_block_runs(file_app: App) -> None:
     with file_app.slot("gpu", limit=1, lease_duration=0.6) as held:
         first = held.slot.expires_at
-        deadline = time.monotonic() + 20
-        while held.slot.expires_at < first + timedelta(seconds=0.7):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: held.slot.expires_at >= first + timedelta(seconds=0.7))
         assert file_app.slots.try_acquire("gpu", 1, "other", "w", 1) is None
         left = held.slot.expires_at - datetime.now(UTC)
         assert left <= timedelta(seconds=0.6), "never more than one lease is left"
@@ -249,10 +259,7 @@ def test_a_lost_slot_is_told(file_app: App) -> None:
     def lose_and_notice() -> None:
         with file_app.slot("a", limit=1, lease_duration=0.3) as held:
             lose("a")
-            deadline = time.monotonic() + 20
-            while not held.lost:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_until(lambda: held.lost)
 
     def lose_and_fail() -> None:
         with file_app.slot("b", limit=1):

@@ -20,6 +20,7 @@ from headgate.testing import (
     memory_app,
     submitted,
 )
+from tests.waiting import PATIENCE
 
 
 def test_drain_runs_what_is_ready_and_what_that_submits(app: App) -> None:
@@ -106,7 +107,7 @@ def test_inline_inside_coroutines(app: App) -> None:
     @app.task
     async def parent(n: int) -> int:
         handle = child.submit(n)
-        return await handle.aresult(timeout=20)
+        return await handle.aresult(timeout=PATIENCE)
 
     async def main() -> None:
         assert await (await parent.asubmit(1)).aresult() == 2

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from headgate.stores.postgres.parameters import named
 from headgate.stores.postgres.url import parse
 from headgate.stores.protocol import Claim, Exchange, NewWorker, Publication, Store
 from headgate.turns import ClaimState
+from tests.waiting import wait_until
 
 PATIENCE = 60.0
 LIMIT = 40
@@ -160,11 +160,8 @@ class Load:
         return min(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] for plan in plans)
 
     def wait(self, reached: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not reached():
-            assert not self._troubles, self._troubles
-            assert time.monotonic() < deadline, f"{what}: not in {PATIENCE:.0f} s"
-            time.sleep(0.02)
+        wait_until(lambda: self._troubles or reached(), PATIENCE, what)
+        assert not self._troubles, self._troubles
 
     def work_off(self, count: int) -> None:
         """Until so many jobs more have run."""

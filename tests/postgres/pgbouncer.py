@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import psycopg
@@ -16,6 +15,7 @@ import pytest
 
 from tests.postgres import server as servers
 from tests.postgres.server import OwnServer, die_with_parent, free_port, server_user
+from tests.waiting import wait_until
 
 MISSING = (
     "PgBouncer is not installed, so nothing was shown of what happens behind it: run"
@@ -75,19 +75,21 @@ server_idle_timeout = 30
             preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads when it starts
             **self.server.as_user(),
         )
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                with psycopg.connect(self.url(), prepare_threshold=None, connect_timeout=5):
-                    return
-            except psycopg.OperationalError as error:
-                if self.process.poll() is not None or time.monotonic() > deadline:
-                    log = self.folder / "log"
-                    told = log.read_text(errors="replace") if log.exists() else ""
-                    raise RuntimeError(
-                        f"PgBouncer did not start ({error}):\n{told[-2000:]}"
-                    ) from None
-                time.sleep(0.02)
+        wait_until(self._answers, why=self._log)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self._log()
+        try:
+            with psycopg.connect(self.url(), prepare_threshold=None, connect_timeout=5):
+                return True
+        except psycopg.OperationalError:
+            return False
+
+    def _log(self) -> str:
+        log = self.folder / "log"
+        said = log.read_text(errors="replace") if log.exists() else ""
+        return f"PgBouncer has started:\n{said[-2000:]}"
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
         """SIGQUIT: at once, whatever its clients are in the middle of; SIGINT: when no

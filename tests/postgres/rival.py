@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -11,9 +10,9 @@ import psycopg
 
 from headgate.stores.postgres.parameters import named
 from headgate.stores.postgres.url import parse
+from tests.waiting import PATIENCE, wait_until
 
 T = TypeVar("T")
-PATIENCE = 20.0
 
 
 class Rival:
@@ -81,15 +80,14 @@ class Waiter(Generic[T]):
 
 def until_blocked(watch: Rival, count: int = 1) -> None:
     """Until so many sessions wait for a lock on something of this schema, or an advisory one."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        blocked = watch.value(
+
+    def blocked() -> int:
+        found = watch.value(
             "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND pid IN"
             " (SELECT pid FROM pg_stat_activity WHERE query LIKE %s)",
             f"%{watch.schema}.%",
         )
         watch.rollback()
-        if blocked >= count:
-            return
-        time.sleep(0.002)
-    raise AssertionError("nobody waits")
+        return found
+
+    wait_until(lambda: blocked() >= count, why=f"{count} sessions wait for a lock")

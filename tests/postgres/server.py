@@ -18,7 +18,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +25,8 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 
-START_SECONDS = 60
+from tests.waiting import wait_until
+
 _PR_SET_PDEATHSIG = 1
 SETTINGS = {
     "fsync": "on",
@@ -132,17 +132,16 @@ class OwnServer(Server):
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads when it starts
                 **self.as_user(),
             )  # fmt: skip
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                with self.admin():
-                    return
-            except psycopg.OperationalError as error:
-                if self.process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(
-                        f"PostgreSQL did not start ({error}):\n{self.log()}"
-                    ) from None
-                time.sleep(0.02)
+        wait_until(self._answers, why=lambda: f"PostgreSQL has started:\n{self.log()}")
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log()
+        try:
+            with self.admin():
+                return True
+        except psycopg.OperationalError:
+            return False
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: fast; SIGTERM: when all clients have gone; SIGQUIT: at once, as in a crash."""

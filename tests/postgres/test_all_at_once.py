@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-import time
 from collections import Counter
 from contextlib import closing
 from urllib.parse import urlsplit
@@ -17,9 +16,10 @@ from headgate.stores import open_store
 from headgate.stores.protocol import Claim, Exchange, LimitChange, NewWorker
 from headgate.turns import ClaimState
 from tests.conformance.conftest import Hand, HandClock, Rig, need
-from tests.postgres.rival import PATIENCE, Rival, Waiter
+from tests.postgres.rival import Rival, Waiter
 from tests.postgres.server import Server
 from tests.postgres.test_locks import take
+from tests.waiting import wait_until
 
 STEPS = 10_000
 """Attempts granted, ended and lost."""
@@ -80,12 +80,12 @@ def deadlocks(server: Server, url: str) -> int:
     """That happened in this database. A session may tell what it met only when it ends: this
     waits for the last."""
     name = urlsplit(url).path.removeprefix("/")
-    deadline = time.monotonic() + PATIENCE
     with server.admin() as admin:
         sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
-        while admin.execute(sessions, (name,)).fetchone() != (0,):
-            assert time.monotonic() < deadline, "somebody is still there"
-            time.sleep(0.01)
+        wait_until(
+            lambda: admin.execute(sessions, (name,)).fetchone() == (0,),
+            why="the last session of the database ends",
+        )
         counted = "SELECT deadlocks FROM pg_stat_database WHERE datname = %s"
         row = admin.execute(counted, (name,)).fetchone()
     assert row is not None

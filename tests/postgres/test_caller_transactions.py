@@ -28,6 +28,7 @@ from headgate import App, IdempotencyConflict, JobNotFound, WrongConnection
 from headgate.jobs import JobFilter
 from headgate.stores.postgres.url import parse
 from tests.conformance.conftest import Hand, Rig
+from tests.waiting import PATIENCE
 
 Leave = Callable[[], Any]
 
@@ -306,7 +307,7 @@ def test_an_idempotency_key_meets_the_job_of_a_transaction_that_commits(app: App
         other.start()
         wait_for_lock(app)
         first.commit()
-        other.join(20)
+        other.join(PATIENCE)
     assert results == [kept.id]
     assert stored(app) == 1
 
@@ -320,7 +321,7 @@ def test_and_is_free_when_that_transaction_rolls_back(app: App) -> None:
         other.start()
         wait_for_lock(app)
         first.rollback()
-        other.join(20)
+        other.join(PATIENCE)
     (id,) = results
     assert id != gone.id
     assert app.get_job(id).state == "ready"

@@ -22,6 +22,7 @@ from headgate.stores.relational import inspecting
 from tests.conformance.conftest import Rig
 from tests.postgres.caller import Caller, at_every_level, cap, until_decided
 from tests.postgres.rival import Rival, Waiter, until_blocked
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_of_32_open_transactions_five_get_in(rig: Rig, level: IsolationLevel) ->
     def produce() -> None:
         with Caller(rig, level) as caller:
             caller.begin()  # all of them see an empty group
-            begun.wait(30)
+            begun.wait(PATIENCE)
             tries = 0
 
             def decide() -> Submitted:
@@ -237,12 +238,12 @@ def test_an_end_whose_follow_up_waits_for_a_transaction_makes_nothing_else_wait(
         thread.start()
         handle = parent.submit()
         for n in range(10):
-            assert other.submit(n).result(timeout=20) == n
+            assert other.submit(n).result(timeout=PATIENCE) == n
         assert handle.status() == "running"  # it may be stored, or not
         connection.rollback()
-    handle.result(timeout=20)
+    handle.result(timeout=PATIENCE)
     worker.stop()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     app.close()
 

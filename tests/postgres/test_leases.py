@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -88,10 +87,9 @@ def test_a_renewal_under_way_across_the_end_is_life(rig: Rig, rival: Rival) -> N
     worker, id = busy(rig)
     rival.run("UPDATE headgate.leases SET ends = ends + 30 WHERE worker = %s", worker)
     rig.clock.advance(31)
-    began = time.monotonic()
+    # Who waited for the rival would be refused in the end: it commits only after both calls.
     assert take(rig.store) is None, "the slot counts: somebody is renewing"
     assert rig.store.sweep().lost_workers == ()
-    assert time.monotonic() - began < 5, "and nobody waits for it"
     rival.commit()
     assert take(rig.store) is None
     assert rig.state(id) == "running"

@@ -4,7 +4,6 @@ get what it has in hand nor wait for it, and who must know how it ends waits for
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +15,7 @@ from headgate.stores.postgres.connection import Connection
 from headgate.stores.postgres.database import Database
 from tests.conformance.conftest import Rig, need
 from tests.postgres.rival import PATIENCE, Rival, Waiter, until_blocked
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 either_way = pytest.mark.parametrize("kept", [True, False], ids=["kept", "undone"])
@@ -71,7 +71,7 @@ class LeftOpen(Generic[T]):
 
 def at_once(call: Callable[[], T]) -> T:
     """It waits for nobody."""
-    return Waiter(call).result(5.0)
+    return Waiter(call).result()
 
 
 @either_way
@@ -94,11 +94,13 @@ def test_a_claim_beside_a_change_of_a_limit(
     by_the_new_value = 0 if jobs == 1 else 2
     expected = by_the_new_value if kept else min(jobs, 4)
     got = hand.claim()
-    deadline = time.monotonic() + PATIENCE
-    while len(got) < expected and time.monotonic() < deadline:
-        # The server may take a moment to see that the connection is gone.
-        time.sleep(0.01)
-        got += hand.claim()
+
+    def all_got() -> bool:
+        got.extend(hand.claim())
+        return len(got) >= expected
+
+    # The server may take a moment to see that the connection is gone.
+    wait_until(all_got, why=f"{expected} are granted")
     assert len(got) == expected
 
 

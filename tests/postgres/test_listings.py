@@ -34,6 +34,7 @@ from headgate.stores.protocol import (
 )
 from headgate.turns import ClaimState
 from tests.postgres.server import Server
+from tests.waiting import wait_until
 from tests.web.load import fill_postgres
 
 NO_IDS = ["x", "", "a\0b", "é" * 40, "'; --", "ABCDEF00-0000-7000-8000-000000000001", "{0}"]
@@ -142,11 +143,11 @@ class Place:
 
     def _read(self) -> int:
         # A session tells what it read at its end at the latest: so that of the command is over.
-        deadline = time.monotonic() + 30
-        while self._one("SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s"
-                        " AND pid <> pg_backend_pid()", f"%{parse(self.url).schema}%"):  # fmt: skip
-            assert time.monotonic() < deadline, "the sessions of the command end"
-            time.sleep(0.01)
+        sessions = (
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND pid <> pg_backend_pid()"
+        )
+        ours = f"%{parse(self.url).schema}%"
+        wait_until(lambda: not self._one(sessions, ours), why="the sessions of the command end")
         return self._one(
             "SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)"
             " FROM pg_stat_user_tables WHERE schemaname = %s",

@@ -20,7 +20,7 @@ from headgate.errors import HeadgateError, StoreInDoubt
 from headgate.stores.postgres.database import Database
 from headgate.stores.postgres.store import PostgresStore
 from tests.stores import store_url
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 JOBS = 500 if FULL else 150
@@ -150,7 +150,7 @@ def test_workers_that_do_not_hear_every_answer(
         for worker in workers:
             worker.stop()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE)
     assert min(wire.lost["done"], wire.lost["not done"]) >= 3, "it was put to the test"
     assert floor.over == []
     assert {app.get_job(job.id).state for job in jobs} == {"succeeded"}

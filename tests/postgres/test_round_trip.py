@@ -23,6 +23,7 @@ from tests.conformance.conftest import Hand, Rig, need
 from tests.postgres.lost import lost_answer
 from tests.postgres.rival import Rival, Waiter
 from tests.postgres.sent import Sent
+from tests.waiting import PATIENCE
 
 
 def database(rig: Rig) -> Database:
@@ -172,7 +173,7 @@ def test_who_waits_for_a_slot_is_woken_whatever_was_lost_before(rig: Rig, lost: 
     while bell.wait(0.3):
         """It rings when it is opened, for what may have been missed before."""
     rig.store.exchange(Exchange(hand.id, [Finish(second.token, "succeeded")]))
-    assert bell.wait(2), "there is room"
+    assert bell.wait(PATIENCE), "there is room"
     bell.close()
     assert nothing_is_remembered(rig)
 

@@ -14,9 +14,11 @@ import psycopg
 import pytest
 
 from headgate import App, Worker
+from headgate.stores.postgres.hearing import ServerBell
 from headgate.stores.protocol import Exchange, Exchanged
+from headgate.worker import claimer
 from tests.postgres.test_bells import listeners
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 class Watched:
@@ -25,7 +27,15 @@ class Watched:
     def __init__(self, app: App) -> None:
         self._store = app.store
         self.trips: list[tuple[str, Exchange, Exchanged]] = []
+        self._bells: list[ServerBell] = []
         app._store = self  # type: ignore[assignment]
+
+    def bell(self, what: str) -> ServerBell:
+        bell = self._store.bell(what)
+        assert isinstance(bell, ServerBell)
+        if what == "work":
+            self._bells.append(bell)
+        return bell
 
     def exchange(self, exchange: Exchange) -> Exchanged:
         answer = self._store.exchange(exchange)
@@ -39,6 +49,10 @@ class Watched:
         """The threads that brought jobs."""
         return [name for name, _, answer in self.trips if answer.claimed]
 
+    def watches(self) -> bool:
+        """The worker has told all, and its claim waits at the bell."""
+        return any(bell._order is not None and not bell._at_work for bell in self._bells)
+
 
 @contextmanager
 def at_work(app: App) -> Iterator[Worker]:
@@ -49,8 +63,14 @@ def at_work(app: App) -> Iterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), "a worker that keeps watch ends when it is told to"
+
+
+@pytest.fixture(autouse=True)
+def no_safety_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What wakes an idle worker is a ring, or what is due: nothing else within a test."""
+    monkeypatch.setattr(claimer, "SAFETY_POLL", 3600.0)
 
 
 @pytest.fixture
@@ -75,15 +95,8 @@ def run_one(app: App, ran: list[int], n: int) -> None:
     wait_until(lambda: n in ran)
 
 
-def settled(watched: Watched, seconds: float = 0.3) -> None:
-    """The worker has told all, and sleeps."""
-    wait_until(lambda: _quiet(watched, seconds))
-
-
-def _quiet(watched: Watched, seconds: float) -> bool:
-    count = len(watched.trips)
-    time.sleep(seconds)
-    return len(watched.trips) == count
+def settled(watched: Watched) -> None:
+    wait_until(watched.watches, why="the worker keeps watch")
 
 
 def test_an_idle_worker_claims_in_the_thread_that_hears(app: App, ran: list[int]) -> None:
@@ -107,7 +120,7 @@ def test_the_end_of_the_one_job_in_line_is_told_without_asking_for_more(
         settled(watched)
         del watched.trips[:]
         run_one(app, ran, 1)
-        settled(watched, 0.2)
+        settled(watched)
         ends = [exchange for _, exchange, _ in watched.trips if exchange.finishes]
         assert [exchange.claim for exchange in ends] == [None]
         run_one(app, ran, 3)
@@ -115,20 +128,17 @@ def test_the_end_of_the_one_job_in_line_is_told_without_asking_for_more(
 
 def test_two_jobs_in_close_succession_both_start_at_once(app: App, ran: list[int]) -> None:
     """The second comes in while the first is being claimed, or while its end is told."""
-    task, late = app.tasks["note"], list[float]()
+    task, watched = app.tasks["note"], Watched(app)
     with at_work(app):
         run_one(app, ran, -1)
         for n in range(0, 80, 2):
-            time.sleep(0.03)
+            settled(watched)
             second = threading.Timer(0.0005 * (n % 14), task.submit, (n + 1,))
             second.start()
             task.submit(n)
             second.join()
-            began = time.monotonic()
             wait_until(lambda n=n: n in ran and n + 1 in ran)
-            late.append(time.monotonic() - began)
-    # A wake-up that is lost is one of a second, and comes in every fifth pair where there are any.
-    assert sorted(late)[len(late) * 9 // 10] < 0.5, late
+    assert sorted(ran) == list(range(-1, 80))
 
 
 def test_a_retry_that_is_due_soon_starts_then(postgres_url: str) -> None:
@@ -141,14 +151,12 @@ def test_a_retry_that_is_due_soon_starts_then(postgres_url: str) -> None:
             raise ValueError(len(at))
 
     with at_work(app):
-        for n in range(1, 4):
-            flaky.submit()
-            wait_until(lambda n=n: len(at) == 4 * n)
-            time.sleep(0.1)
+        for _ in range(3):
+            flaky.submit().result(timeout=PATIENCE)
     app.close()
+    assert len(at) == 12
     gaps = sorted(after - before for i, (before, after) in enumerate(pairwise(at), 1) if i % 4)
     assert gaps[0] >= 0.1
-    assert gaps[len(gaps) // 2] < 0.4, gaps
 
 
 def test_a_loop_that_was_left_behind_leaves_the_listener_alone(
@@ -160,7 +168,7 @@ def test_a_loop_that_was_left_behind_leaves_the_listener_alone(
     def slow(exchange: Exchange) -> Exchanged:
         if threading.current_thread().name == "headgate-listener":
             under_way.set()
-            assert go.wait(10)
+            assert go.wait(PATIENCE)
         return real(exchange)
 
     async def main() -> None:
@@ -178,7 +186,7 @@ def test_a_loop_that_was_left_behind_leaves_the_listener_alone(
     work = store.bell("work")
     work.drain()
     app.tasks["note"].submit(1)
-    assert work.wait(10)
+    assert work.wait(PATIENCE)
     work.close()
     keep.close()
 
@@ -191,7 +199,7 @@ def test_what_is_due_while_a_worker_keeps_watch_starts_in_time(app: App, ran: li
         began = time.monotonic()
         app.tasks["note"].using(delay=0.3).submit(1)
         wait_until(lambda: 1 in ran)
-        assert 0.25 < time.monotonic() - began < 0.9, "not by the next safety poll"
+        assert time.monotonic() - began > 0.25
 
 
 def test_a_worker_whose_line_is_lost_goes_on(app: App, ran: list[int], postgres_url: str) -> None:
@@ -200,7 +208,7 @@ def test_a_worker_whose_line_is_lost_goes_on(app: App, ran: list[int], postgres_
     with at_work(app), psycopg.connect(store._db.address.conninfo, autocommit=True) as killer:
         run_one(app, ran, 0)
         for n in range(1, 6):
-            settled(watched, 0.05)
+            settled(watched)
             for pid in listeners(store._db):
                 killer.execute("SELECT pg_terminate_backend(%s)", (pid,))
             run_one(app, ran, n)
@@ -216,7 +224,8 @@ def test_many_idle_workers_run_each_job_once(
     with at_work(app):
         for n in range(60):
             app.tasks["note"].submit(n)
-            time.sleep(0.003 * (n % 4))
+            if n % 4 == 0:
+                wait_until(lambda n=n: n in ran)
         wait_until(lambda: len(ran) >= 60)
         settled(watched)
     assert sorted(ran) == list(range(60))
@@ -245,7 +254,7 @@ def stack(postgres_url: str, ran: list[int]) -> Iterator[Callable[[int], None]]:
     yield start
     for worker, thread in zip(workers, threads, strict=True):
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     for each in apps:
         each.close()
@@ -272,9 +281,9 @@ def test_the_looks_of_a_watch_that_is_dismissed_are_counted_too(app: App, ran: l
         run_one(app, ran, 0)
         settled(watched)
         before = len(watched.trips)
-        for _ in range(3):
+        for n in range(3):
             app.store.ring("work")
-            time.sleep(0.2)
+            wait_until(lambda n=n: len(watched.trips) > before + n)
         looks = watched.trips[before:]
         assert {name for name, _, _ in looks} == {"headgate-listener"}
         assert len(looks) >= 3

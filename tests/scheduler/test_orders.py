@@ -127,7 +127,7 @@ def test_status_tells_every_run_every_wait_and_every_group(stage: Stage) -> None
     stage.write(
         {
             "jobs": {
-                "holds": {"command": ["sleep", "60"], "concurrency_groups": ["one"]},
+                "holds": {"command": ["sleep", "600"], "concurrency_groups": ["one"]},
                 "waits": {"command": ["true"], "concurrency_groups": ["one"]},
                 "later": {"command": ["true"]},
             },
@@ -150,9 +150,7 @@ def test_status_tells_every_run_every_wait_and_every_group(stage: Stage) -> None
     assert [line for line in lines if line.startswith("[later ") and "due " in line]
     assert "concurrency group one: 1 out of 1" in lines
     # A stop ends what runs, where the configuration says so.
-    began = time.monotonic()
     assert tree.stop() == 0
-    assert time.monotonic() - began < 20
     (held,) = stage.runs(task="holds")
     # dsari's rule: what was killed has ended, and is not begun anew.
     assert (held.state, held.reason) == ("failed", "exit 143")
@@ -161,7 +159,7 @@ def test_status_tells_every_run_every_wait_and_every_group(stage: Stage) -> None
 def test_what_a_second_stop_kills_goes_back_into_line_unless_kills_are_asked_for(
     stage: Stage,
 ) -> None:
-    stage.write({"jobs": {"a": {"command": ["sleep", "60"]}}})
+    stage.write({"jobs": {"a": {"command": ["sleep", "600"]}}})
     tree = stage.start()
     trigger(stage, "a")
     stage.wait_for(lambda _: stage.runs(states=frozenset(["running"])), why="it runs")

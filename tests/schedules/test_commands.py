@@ -20,7 +20,7 @@ from headgate.schedules.rounds import Rounds
 from headgate.stores import open_store
 from headgate.stores.protocol import Publication, Schedules, Store, TaskSpec
 from tests.schedules.desk import spec
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,7 +145,7 @@ def test_a_worker_ticks_and_one_without_scheduler_does_not(
         for process in processes:
             process.send_signal(signal.SIGTERM)
         for process in processes:
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0
 
 
 def test_a_paused_schedule_has_no_next(schedules: Command, store: Store) -> None:

@@ -16,6 +16,7 @@ from tests.conformance.conftest import HandClock, Rig
 from tests.postgres.rival import Rival, Waiter, until_blocked
 from tests.schedules.desk import Desk, spec
 from tests.stores import store_url
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_a_tick_rings_for_what_it_held(place: tuple[Desk, str]) -> None:
         bell.drain()
         desk.wait(60)
         assert desk.outcomes()[-1] == (120, "merged")
-        assert bell.wait(5)
+        assert bell.wait(PATIENCE)
     finally:
         bell.close()
 

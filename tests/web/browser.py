@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +14,7 @@ from playwright.sync_api import Browser, sync_playwright
 from starlette.types import ASGIApp
 
 from tests.lacking import lacking
+from tests.waiting import PATIENCE, wait_until
 
 
 def chromium() -> str:
@@ -48,13 +48,10 @@ def serving(site: ASGIApp) -> Iterator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started:
-        assert time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.01)
+    wait_until(lambda: server.started, why="the server has started")
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
         listener.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from headgate.schedules.rounds import Rounds
 from headgate.stores.protocol import (
     Claim,
     Exchange,
+    Exchanged,
     NewWorker,
     Output,
     OutputPiece,
@@ -24,6 +24,7 @@ from headgate.stores.protocol import (
     Store,
 )
 from headgate.turns import ClaimState
+from tests.waiting import wait_until
 
 HOSTILE = "<script>alert('x')</script>\"'&\u202e</title></textarea>{{977*983}}"
 """Whatever anybody may put into an argument, a name or a reason."""
@@ -95,13 +96,13 @@ class Hand:
         """As a worker does: where others are in the way, or a limit has just changed, it is asked
         to come again soon."""
         claim = Claim(room=room, tasks=self.tasks, state=self.state)
-        for _ in range(20):
+
+        def answered() -> Exchanged | None:
             answer = self.store.exchange(Exchange(self.id, claim=claim))
             soon = 0.0 if answer.more else answer.wake_in
-            if answer.claimed or soon is None or soon > 0.2:
-                break
-            time.sleep(soon)
-        return list(answer.claimed)
+            return answer if answer.claimed or soon is None or soon > 0.2 else None
+
+        return list(wait_until(answered).claimed)
 
     def tell(self, *finishes: Finish, progress: Sequence[Progress] = ()) -> None:
         assert not self.store.exchange(Exchange(self.id, finishes, progress)).stale

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from headgate.web import create_app
@@ -34,7 +33,6 @@ def main(folder: Path) -> None:
                     page.goto(url + path)
                     page.screenshot(path=folder / f"{name}-{look}.png", full_page=True)
                 context.close()
-        time.sleep(0.1)
         scene.close()
 
 

@@ -21,6 +21,7 @@ from headgate.errors import ConfigError
 from headgate.web import Access, User, create_app
 from headgate.web.access import SESSION, Throttle
 from headgate.web.guard import MAX_BODY, POLICY
+from tests.waiting import PATIENCE
 from tests.web.scene import Scene
 from tests.web.visit import OPERATOR, VIEWER, Visit, access, from_afar, spoken, visiting
 
@@ -357,7 +358,7 @@ def running(scene: Scene, *arguments: str) -> Generator[str]:
             yield process.stdout.readline().strip().replace("0.0.0.0", "127.0.0.1")
         finally:
             process.terminate()
-            assert process.wait(15) in (0, -15)
+            assert process.wait(PATIENCE) in (0, -15)
 
 
 def test_it_serves_until_it_is_told_to_stop(still: Scene) -> None:

@@ -23,6 +23,7 @@ from headgate.jobs import Finish
 from headgate.stores.protocol import Exchange
 from headgate.web import create_app
 from headgate.web.routes import routes
+from tests.waiting import PATIENCE
 from tests.web.browser import browsing, serving
 from tests.web.pages import addresses
 from tests.web.scene import Scene
@@ -223,7 +224,7 @@ def test_many_jobs_are_cancelled_after_a_preview(
     retry = store.retry
 
     def slow(self: Any, id: str, by: str = "") -> Any:
-        gate.wait(10)
+        gate.wait(PATIENCE)
         return retry(self, id, by)
 
     monkeypatch.setattr(store, "retry", slow)

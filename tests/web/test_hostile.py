@@ -23,6 +23,7 @@ from headgate.web.bulk import Bulks, Order
 from headgate.web.guard import POLICY
 from headgate.web.routes import routes
 from tests.postgres import server as postgres
+from tests.waiting import PATIENCE
 from tests.web import scene as scenes
 from tests.web.pages import addresses
 from tests.web.scene import Hand, Scene
@@ -306,7 +307,7 @@ def test_only_some_orders_are_under_way_at_once(small: Scene) -> None:
             return getattr(small.store, name)
 
         def browse(self, *args: Any) -> Any:
-            assert gate.wait(20)
+            assert gate.wait(PATIENCE)
             return small.store.browse(*args)
 
     slow: Any = Slow()
@@ -321,6 +322,6 @@ def test_only_some_orders_are_under_way_at_once(small: Scene) -> None:
     for _ in range(bulk.KEPT + 1):
         last = bulks.start(order)
         for thread in bulks._threads:  # pyright: ignore[reportPrivateUsage]
-            thread.join(20)
+            thread.join(PATIENCE)
     assert bulks.get(1) is None
     assert bulks.get(last.id) is last

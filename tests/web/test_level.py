@@ -26,6 +26,7 @@ from headgate.stores.protocol import Output, OutputPiece
 from headgate.web import create_app
 from headgate.web.sampler import Sample, Sampler
 from tests.stores import store_url
+from tests.waiting import PATIENCE, wait_until
 from tests.web import scene as scenes
 from tests.web.browser import browsing, serving
 from tests.web.load import fill, fill_postgres
@@ -69,10 +70,7 @@ class Source:
             self._change(24 + value % 2)
         before = self.made
         self._thread.start()
-        deadline = time.monotonic() + 30
-        while self.made < before + PAGE:
-            assert time.monotonic() < deadline, "nothing happens"
-            time.sleep(0.05)
+        wait_until(lambda: self.made >= before + PAGE, why="events happen")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,7 +130,7 @@ class Dashboard:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(15)
+        self.process.wait(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

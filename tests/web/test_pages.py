@@ -19,6 +19,7 @@ from headgate.web.charts import Series, bars, gauge, lines
 from headgate.web.pages.fairness import shares
 from headgate.web.sampler import Sampler
 from headgate.web.survey import Survey
+from tests.waiting import PATIENCE, wait_until
 from tests.web.pages import addresses
 from tests.web.scene import HOSTILE, Scene, charge
 from tests.web.visit import Visit, visiting
@@ -216,10 +217,8 @@ def test_a_survey_sees_all_keys_in_steps(scene: Scene) -> None:
     ]  # fmt: skip
     scene.store.submit(jobs)
     survey = Survey(lambda: scene.store, "tenant")
-    deadline = time.monotonic() + 30
-    while not (page := survey.page("key", "key-", 0, 50)).complete:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: survey.page("key", "key-", 0, 50).complete)
+    page = survey.page("key", "key-", 0, 50)
     assert page.found == 950
     assert [load.key for load in page.keys] == [f"key-{n:04}" for n in range(50)]
     assert survey.page("key", "key-", 940, 50).keys[-1].key == "key-0949"
@@ -274,11 +273,8 @@ def test_jobs_are_filtered(visit: Visit, scene: Scene) -> None:
 
 
 def wait_for_bulk(visit: Visit, path: str) -> str:
-    deadline = time.monotonic() + 30
-    while 'data-state="running"' in (page := visit.get(path).text):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return text_of(page)
+    wait_until(lambda: 'data-state="running"' not in visit.get(path).text)
+    return text_of(visit.get(path).text)
 
 
 @pytest.mark.parametrize(
@@ -439,7 +435,7 @@ class Slow:
     def loads(self) -> list[LimitLoad]:
         found = self._store.loads()
         self.read.set()
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(PATIENCE)
         return found
 
     def __getattr__(self, name: str) -> object:
@@ -452,11 +448,11 @@ def test_what_was_changed_during_a_look_is_seen_by_the_next(scene: Scene) -> Non
     sampler = Sampler(lambda: slow)  # type: ignore[arg-type, return-value]
     looking = threading.Thread(target=sampler.latest)
     looking.start()
-    assert slow.read.wait(20)
+    assert slow.read.wait(PATIENCE)
     scene.app.concurrency.set("gpu-memory", 40, reason="test", by="test")
     sampler.forget()
     slow.go_on.set()
-    looking.join(20)
+    looking.join(PATIENCE)
     load = sampler.latest().load("gpu-memory")
     sampler.close()
     assert load is not None

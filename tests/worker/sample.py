@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headgate import App, Cancel, Context, Retry, Snooze, Worker
 from headgate.kernel import look
+from tests.waiting import PATIENCE
 
 app = App()
 gate = app.limit("gate", 1)
@@ -366,13 +367,13 @@ def parent_isolated(ctx: Context) -> str:
 @app.task(limits=[gate])
 def waits_for_other(ctx: Context) -> int:
     with ctx.released():
-        return len(probe.submit().result(timeout=20))
+        return len(probe.submit().result(timeout=PATIENCE))
 
 
 @app.task(limits=[gate], isolate="process")
 def waits_isolated(ctx: Context) -> int:
     with ctx.released():
-        return len(probe.submit().result(timeout=20))
+        return len(probe.submit().result(timeout=PATIENCE))
 
 
 @app.task(isolate="process")

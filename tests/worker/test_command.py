@@ -7,7 +7,7 @@ import pytest
 from headgate.errors import ConfigError
 from headgate.worker.options import WorkerOptions
 from headgate.worker.process import _new_loop
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tests.worker import sample
 from tests.worker.site import Site
 
@@ -90,12 +90,12 @@ def test_queue_concurrency_of_the_configuration(site: Site) -> None:
     off = sample.add.using(queue="off").submit(1)
     wide = sample.add.submit(1)
     site.wait_for("running")
-    assert wide.result(timeout=10) == 2
+    assert wide.result(timeout=PATIENCE) == 2
     assert sorted(job.status() for job in narrow) == ["ready", "ready", "running"]
     assert off.status() == "ready"
     site.go()
     for job in narrow:
-        job.result(timeout=10)
+        job.result(timeout=PATIENCE)
     assert tree.stop() == 0
 
 
@@ -161,7 +161,7 @@ def test_a_worker_that_dies_at_once_is_not_restarted_in_a_frenzy(site: Site) -> 
         job = sample.kills_worker.submit()
         wait_until(lambda job=job: site.job(job.id).done, why="lost too often")
     assert tree.output().count("ended with signal 9") <= 20
-    assert sample.add.submit(1).result(timeout=30) == 2
+    assert sample.add.submit(1).result(timeout=PATIENCE) == 2
     assert tree.stop() == 0
 
 
@@ -208,7 +208,7 @@ def test_the_event_loop_that_was_chosen(site: Site, loop: str, module: str) -> N
     tree = site.start("--loop", loop)
     site.ready()
     jobs = [sample.add.submit(1), sample.add_sync.submit(1), sample.add_isolated.submit(1)]
-    assert sample.loop_module.submit(exits=True).result(timeout=30) == module
-    assert [job.result(timeout=30) for job in jobs] == [2, 2, 2]
-    assert sample.loop_module.submit().result(timeout=30) == module
+    assert sample.loop_module.submit(exits=True).result(timeout=PATIENCE) == module
+    assert [job.result(timeout=PATIENCE) for job in jobs] == [2, 2, 2]
+    assert sample.loop_module.submit().result(timeout=PATIENCE) == module
     assert tree.stop() == 0

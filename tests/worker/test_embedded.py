@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headgate import App, ConfigError, Context, HeadgateError, Worker
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -58,10 +59,10 @@ def test_stop_from_another_thread_and_run_again(app: App) -> None:
         started.clear()
         thread = threading.Thread(target=worker.run)
         thread.start()
-        assert started.wait(10)
-        assert one.submit().result(timeout=10) == 1
+        assert started.wait(PATIENCE)
+        assert one.submit().result(timeout=PATIENCE) == 1
         worker.stop()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -88,7 +89,7 @@ def test_in_an_event_loop_beside_others(app: App) -> None:
         worker = Worker(app, concurrency=2)
         running = asyncio.create_task(worker.arun())
         handle = await add.asubmit(1)
-        result = await handle.aresult(timeout=10)
+        result = await handle.aresult(timeout=PATIENCE)
         with pytest.raises(HeadgateError, match="running already"):
             await worker.arun()
         worker.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate import JobCancelled, JobFailed
+from tests.waiting import PATIENCE
 from tests.worker import sample
 from tests.worker.site import Site
 
@@ -20,7 +21,7 @@ def test_results_of_every_kind_of_code(site: Site) -> None:
             sample.add_isolated_async,
         )
     ]
-    assert [handle.result(timeout=20) for handle in handles] == [42] * 4
+    assert [handle.result(timeout=PATIENCE) for handle in handles] == [42] * 4
     assert tree.stop() == 0
 
 
@@ -39,19 +40,19 @@ def test_endings(site: Site) -> None:
     }
     for kind, handle in [*failing.items(), *asynchronous.items()]:
         with pytest.raises(JobFailed) as failed:
-            handle.result(timeout=20)
+            handle.result(timeout=PATIENCE)
         assert failed.value.error_type == kind
         assert "headgate/worker" not in failed.value.remote_traceback
         assert "sample.py" in failed.value.remote_traceback
     with pytest.raises(JobCancelled, match="the invoice is paid"):
-        sample.raises.submit("cancel").result(timeout=20)
-    assert sample.asks_for_retry.submit().result(timeout=20) == 2
-    assert sample.snoozes.submit().result(timeout=20) == 2
-    assert sample.fails_twice.submit().result(timeout=20) == 3
+        sample.raises.submit("cancel").result(timeout=PATIENCE)
+    assert sample.asks_for_retry.submit().result(timeout=PATIENCE) == 2
+    assert sample.snoozes.submit().result(timeout=PATIENCE) == 2
+    assert sample.fails_twice.submit().result(timeout=PATIENCE) == 3
     with pytest.raises(JobFailed, match="result of task 'unstorable'"):
-        sample.unstorable.submit().result(timeout=20)
+        sample.unstorable.submit().result(timeout=PATIENCE)
     (worker,) = tree.processes()
-    assert sample.worker_pid.submit().result(timeout=20) == worker
+    assert sample.worker_pid.submit().result(timeout=PATIENCE) == worker
     assert len(site.events("worker-start")) == 1, "no ending of a job ended the worker"
     assert tree.stop() == 0
 
@@ -60,7 +61,7 @@ def test_a_background_task_of_a_job_cannot_end_the_worker(site: Site) -> None:
     tree = site.start()
     job = sample.raises_async.submit("background")
     site.until_done(job.id)
-    assert sample.add.submit(1).result(timeout=20) == 2
+    assert sample.add.submit(1).result(timeout=PATIENCE) == 2
     assert len(site.events("worker-start")) == 1
     assert tree.stop() == 0
 
@@ -79,7 +80,7 @@ def test_an_isolated_process_that_dies(site: Site, how: str, text: str) -> None:
     assert (record.state, record.reason) == ("failed", "crashed")
     assert record.error is not None
     assert record.error.message == text
-    assert sample.add_isolated.submit(1).result(timeout=20) == 2
+    assert sample.add_isolated.submit(1).result(timeout=PATIENCE) == 2
     assert tree.stop() == 0
 
 
@@ -115,23 +116,23 @@ def test_followups_come_with_the_finish(site: Site) -> None:
 
 def test_released_slots_serve_others_even_in_a_worker_of_one(site: Site) -> None:
     tree = site.start("--concurrency", "1")
-    assert sample.waits_for_other.submit().result(timeout=20) == 0
-    assert sample.waits_isolated.submit().result(timeout=20) == 0
+    assert sample.waits_for_other.submit().result(timeout=PATIENCE) == 0
+    assert sample.waits_isolated.submit().result(timeout=PATIENCE) == 0
     assert tree.stop() == 0
 
 
 def test_progress_and_large_arguments(site: Site) -> None:
     tree = site.start()
     job = sample.add_isolated.submit(1)
-    job.result(timeout=20)
-    assert sample.echo_size.submit("x" * 10_000_000).result(timeout=30) == 10_000_000
+    job.result(timeout=PATIENCE)
+    assert sample.echo_size.submit("x" * 10_000_000).result(timeout=PATIENCE) == 10_000_000
     assert tree.stop() == 0
 
 
 def test_hooks(site: Site) -> None:
     tree = site.start(TRAIL_HOOKS="1")
     for task in (sample.add, sample.add_sync, sample.add_isolated, sample.add_isolated_async):
-        task.submit(1).result(timeout=20)
+        task.submit(1).result(timeout=PATIENCE)
         assert site.events("enter", task=task.name)
         assert site.events("leave", task=task.name)
     site.until_done(sample.raises.submit("value").id)

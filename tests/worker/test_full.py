@@ -12,7 +12,7 @@ import pytest
 
 from headgate import App, Context, Worker
 from tests.stores import store_url
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -29,7 +29,7 @@ def working(app: App, *, concurrency: int) -> Generator[Worker]:
         yield worker
     finally:
         worker.stop()
-        thread.join(30)
+        thread.join(PATIENCE)
 
 
 @pytest.mark.parametrize("leaving", [False, True])

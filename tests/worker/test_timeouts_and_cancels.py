@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tests.worker import sample
 from tests.worker.site import Site
 
@@ -66,12 +66,12 @@ def test_code_that_does_not_stop_keeps_its_slot(site: Site, task) -> None:
     store = site.app.store
     wait_until(lambda: [s.overdue for s in store.group("gate")[1]] == [True], why="overdue")
     waiting = sample.probe.submit()
-    assert sample.add.submit(1).result(timeout=10) == 2
+    assert sample.add.submit(1).result(timeout=PATIENCE) == 2
     assert waiting.status() == "ready"
     site.go()
     record = site.until_done(job.id)
     assert (record.state, record.reason) == ("failed", "timeout")
-    waiting.result(timeout=10)
+    waiting.result(timeout=PATIENCE)
     assert tree.stop() == 0
 
 
@@ -85,23 +85,23 @@ def test_an_isolated_task_that_ignores_sigterm_is_killed(site: Site) -> None:
     record = site.until_done(job.id)
     assert (record.state, record.reason) == ("failed", "timeout")
     # The warden is ours: it goes when it has told the end.
-    assert [who for who in probe.result(timeout=10) if not who.startswith("warden")] == []
+    assert [who for who in probe.result(timeout=PATIENCE) if not who.startswith("warden")] == []
     assert tree.stop() == 0
 
 
 def test_children_left_by_a_job_are_gone_before_its_end_is_told(site: Site) -> None:
     tree = site.start()
     site.ready()
-    ward = sample.leaves_children.submit().result(timeout=20)
+    ward = sample.leaves_children.submit().result(timeout=PATIENCE)
     assert sample.alive() == []
-    assert sample.whoami.submit().result(timeout=20) != ward
+    assert sample.whoami.submit().result(timeout=PATIENCE) != ward
     assert tree.stop() == 0
 
 
 def test_a_thread_left_by_an_isolated_job_ends_with_its_process(site: Site) -> None:
     tree = site.start()
     site.ready()
-    ward = sample.leaves_thread.submit().result(timeout=20)
+    ward = sample.leaves_thread.submit().result(timeout=PATIENCE)
     assert not sample.started(ward)
     assert tree.stop() == 0
 
@@ -109,6 +109,6 @@ def test_a_thread_left_by_an_isolated_job_ends_with_its_process(site: Site) -> N
 def test_isolated_processes_are_used_again(site: Site) -> None:
     tree = site.start("--concurrency", "1")
     site.ready()
-    pids = {sample.whoami.submit().result(timeout=20) for _ in range(5)}
+    pids = {sample.whoami.submit().result(timeout=PATIENCE) for _ in range(5)}
     assert len(pids) == 1
     assert tree.stop() == 0
