@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -34,11 +35,29 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def alive(pid: int) -> bool:
+def state(pid: int) -> str:
+    """One letter, as the kernel has it; X: there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    return state(pid) not in "ZX"
+
+
+def at_work(log: Path) -> set[int]:
+    """The processes in which an attempt has begun and not ended, as the log says."""
+    inside: dict[tuple[str, int], int] = {}
+    for text in log.read_bytes().split(b"\n")[:-1]:
+        line = json.loads(text)
+        attempt = (line["job"], line["attempt"])
+        if line["ev"] == "start":
+            inside[attempt] = line["pid"]
+        elif line["ev"] == "end":
+            inside.pop(attempt)
+    return set(inside.values())
 
 
 class Chaos:
@@ -61,15 +80,36 @@ class Chaos:
         self.fleet.kills += [Kill(seen, pid=pid, sent=sent) for pid in doomed]
         self.count += 1
 
+    def kill_at_work(self) -> None:
+        """SIGKILL a worker process in the middle of an attempt. Stopped before the look at the log,
+        it cannot end that attempt any more."""
+        stopped: list[int] = []
+
+        def caught() -> bool:
+            pids = [worker.pid for worker in self.fleet.store.workers() if alive(worker.pid)]
+            if not pids:
+                return False
+            pid = dice.choice(pids)
+            os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda: state(pid) in "TZX", why=f"{pid} is stopped")
+            if pid in at_work(self.fleet.log):
+                stopped.append(pid)
+                return True
+            os.kill(pid, signal.SIGCONT)
+            return self.fleet.done() >= len(self.fleet.jobs)
+
+        wait_until(caught, why="some worker process runs something")
+        for pid in stopped:
+            self.kill([pid], family(pid))
+
     def harm(self) -> None:
         guards = [p for p in self.fleet.processes if p.poll() is None]
         guard = dice.choice(guards)
         tree = family(guard.pid)
         workers = [w.pid for w in self.fleet.store.workers() if w.pid in tree and alive(w.pid)]
         what = dice.choice(["worker", "worker", "freeze", "keeper", "guard", "all"])
-        if what == "worker" and workers:
-            worker = dice.choice(workers)
-            self.kill([worker], family(worker))
+        if what == "worker":
+            self.kill_at_work()
         elif what == "freeze" and workers:
             worker = dice.choice(workers)
             os.kill(worker, signal.SIGSTOP)

@@ -16,7 +16,7 @@ from headgate.stores.postgres.url import parse
 from . import scene
 from .conftest import Fleet
 from .peaks import peaks
-from .test_chaos import Chaos, alive, family
+from .test_chaos import Chaos
 
 FULL = os.environ.get("HEADGATE_PROOF") == "full"
 KEYS = 10_000 if FULL else 400
@@ -26,6 +26,8 @@ PROCESSES = 4 if FULL else 2
 SECONDS = 120.0 if FULL else 8.0
 HOT = [f"hot{n}" for n in range(20)]
 """Half of the jobs are of these: there is always somebody who waits for each of them."""
+KILLS, CUT = 3, 20
+"""Processes and connections, at least."""
 LOST = 1000
 dice = random.Random(8)
 
@@ -79,15 +81,11 @@ def test_many_keys_under_fire(fleet: Fleet) -> None:
     submitting = threading.Thread(target=submit)
     submitting.start()
     chaos, cut = Chaos(fleet), 0
-    while submitting.is_alive() or time.monotonic() < ends:
+    while submitting.is_alive() or time.monotonic() < ends or chaos.count < KILLS or cut < CUT:
         time.sleep(dice.uniform(0.2, 0.6))
         cut += shoot(fleet.app.url)
-        if dice.random() < 0.4:
-            workers = [w for w in fleet.store.workers() if alive(w.pid)]
-            # Rather one that is in the middle of something.
-            if found := [w.pid for w in workers if w.running] or [w.pid for w in workers]:
-                pid = dice.choice(found)
-                chaos.kill([pid], family(pid))
+        if not chaos.count or dice.random() < 0.4:
+            chaos.kill_at_work()
     submitting.join()
     fleet.wait_done(300 if FULL else 90)
     fleet.stop()
@@ -103,5 +101,5 @@ def test_many_keys_under_fire(fleet: Fleet) -> None:
     assert len(full) >= len(HOT) // 2
     assert most["shared"] == scene.LIMITS["shared"]
     assert report.explained, "some attempt was killed in the middle"
-    assert chaos.count >= 3
-    assert cut >= 20
+    assert chaos.count >= KILLS
+    assert cut >= CUT
