@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import random
 import threading
-import time
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -169,16 +169,22 @@ def test_a_missing_object_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             Machine(tmp_path, objects, "c")
 
 
+def _meet(all_there: Barrier) -> None:
+    global _all_there
+    _all_there = all_there
+    alone.TURN = 3600.0  # however slow this machine is
+
+
 def _take(path: Path) -> bool:
-    taken = Alone(path).take()
-    time.sleep(0.2)
-    return taken
+    _all_there.wait()
+    return Alone(path).take()
 
 
 def test_of_a_machines_processes_one_gathers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with multiprocessing.get_context("spawn").Pool(4) as processes:
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(4, _meet, (spawn.Barrier(4),)) as processes:
         assert sum(processes.map(_take, [tmp_path / "keeper.lock"] * 8, chunksize=1)) == 1
     ours, theirs = Alone(tmp_path / "turn"), Alone(tmp_path / "turn")
     assert ours.take()

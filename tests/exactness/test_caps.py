@@ -111,6 +111,7 @@ class Worker:
         registration = self._store.register(
             NewWorker("w", "w", tasks=("task",), concurrency=50, lease=1e6)
         )
+        bell = self._store.bell("work")
         state, running = ClaimState(), dict[int, float]()
         told = frozenset[int]()
         quiet = 0
@@ -134,7 +135,8 @@ class Worker:
             if self._stop.is_set():
                 left = self._store.count(JobFilter(states=unfinished, task="task"), limit=1)
                 quiet = 0 if running or left else quiet + 1
-            time.sleep(0.002)
+            bell.wait(0.002)
+        bell.close()
         self._store.unregister("w")
         for fd in registration.fds:
             os.close(fd)

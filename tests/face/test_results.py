@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,13 +17,14 @@ from headgate import (
     IdempotencyConflict,
     JobCancelled,
     JobFailed,
+    JobHandle,
     JobNotFound,
     Retry,
     WouldDeadlock,
 )
-from headgate.jobs import JobFilter
+from headgate.jobs import JobFilter, JobRecord
 from headgate.testing import adrain, drain, inline
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE, wait_until, wait_until_async
 
 
 def in_thread(work: Callable[[], Any]) -> threading.Thread:
@@ -77,21 +77,40 @@ def test_timeout_says_what_the_job_does(app: App) -> None:
         asyncio.run(handle.aresult(timeout=0.05))
 
 
-def test_waiting_costs_almost_nothing(file_app: App) -> None:
-    handles = [file_app.submit("unknown", {"n": n}) for n in range(50)]
+def test_waiting_costs_almost_nothing(file_app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits looks when something has ended, and not in between."""
+    monkeypatch.setattr("headgate.waiting.SAFETY_POLL", 600.0)
+    looks = 0
+    look = JobHandle.record
 
-    async def wait() -> float:
+    def counted(handle: JobHandle[Any]) -> JobRecord:
+        nonlocal looks
+        looks += 1
+        return look(handle)
+
+    monkeypatch.setattr(JobHandle, "record", counted)
+
+    @file_app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    many, ends = 50, 10
+    handles = [file_app.submit("unknown", {"n": n}) for n in range(many)]
+
+    async def wait() -> None:
         waiting = [asyncio.ensure_future(handle.aresult()) for handle in handles]
-        await asyncio.sleep(0.3)
-        before = time.process_time()
-        await asyncio.sleep(1)
-        used = time.process_time() - before
+        await wait_until_async(lambda: looks == 2 * many, why="all look before they wait")
+        for n in range(ends):
+            double.submit(n)
+            await asyncio.to_thread(drain, file_app)
+        await wait_until_async(lambda: looks >= 3 * many, why="all look again")
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        return used
 
-    assert asyncio.run(wait()) < 0.5
+    asyncio.run(wait())
+    print(f"{looks} looks")
+    assert looks <= (2 + ends + 1) * many
 
 
 def test_many_coroutines_wait_without_a_thread_each(file_app: App) -> None:
