@@ -51,6 +51,8 @@ class Load:
         self.submitted: set[str] = set()
         self.ran: Counter[str] = Counter()
         self.most_held = 0
+        self.compactions = 0
+        """Looks at how worn the tables are."""
         self._held = 0
         self._lock = threading.Lock()
         self._producing = threading.Event()
@@ -89,6 +91,7 @@ class Load:
     def _compact(self) -> None:
         while not self._stop.wait(0.02):
             self.store.compact()
+            self.compactions += 1
 
     def _produce(self) -> None:
         number = 0
