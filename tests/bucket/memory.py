@@ -16,6 +16,8 @@ class MemoryObjects:
     def __init__(self) -> None:
         self.held: dict[str, tuple[bytes, str, float]] = {}
         self.counts: Counter[str] = Counter()
+        self.sent = self.received = 0
+        """Bytes of contents."""
         self._lock = threading.Lock()
         self._etags = itertools.count(1)
         self._own = uuid.uuid4().hex[:8]
@@ -25,9 +27,12 @@ class MemoryObjects:
         with self._lock:
             self.counts["read"] += 1
             found = self.held.get(key)
-        if found is None:
-            return None
-        return UNCHANGED if found[1] == known else Got(found[0], found[1])
+            if found is None:
+                return None
+            if found[1] == known:
+                return UNCHANGED
+            self.received += len(found[0])
+        return Got(found[0], found[1])
 
     def create(self, key: str, body: bytes) -> str:
         return self._put(key, body, None)
@@ -38,6 +43,7 @@ class MemoryObjects:
     def _put(self, key: str, body: bytes, known: str | None) -> str:
         with self._lock:
             self.counts["write"] += 1
+            self.sent += len(body)
             found = self.held.get(key)
             if (None if found is None else found[1]) != known:
                 raise Lost(key)
