@@ -20,9 +20,6 @@ class Proxy:
         """Go dead as soon as a client has sent this; it still reaches the server."""
         self.swallowed = 0
         """Bytes that were taken and not passed on."""
-        self.round_trips = 0
-        """How often a client spoke after the server had, or first."""
-        self._server_spoke = True
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._closing = False
@@ -59,8 +56,6 @@ class Proxy:
             if not data:
                 self._selector.unregister(source)
             return
-        self.round_trips += from_client and self._server_spoke
-        self._server_spoke = not from_client
         try:
             if data:
                 sink.sendall(data)

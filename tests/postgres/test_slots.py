@@ -1,4 +1,4 @@
-"""Slots by hand in one round trip, as test_wire.py counts them: exact at every moment at which
+"""Slots by hand in one round trip, as tests/counts counts them: exact at every moment at which
 somebody else is at work too."""
 
 from __future__ import annotations
