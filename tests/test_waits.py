@@ -30,6 +30,7 @@ WORK: tuple[Place, ...] = (
 MOST = 15
 OTHERS: dict[Place, str] = {
     ("bucket/proxy.py", "Proxy._one"): "the latency of a fault",
+    ("counts/virtual_time.py", "VirtualTime.passes"): "nobody waits in virtual time",
     ("crash/leased.py", "LeasedStore.renew"): "a renewal that hangs",
     ("crash/test_locked_store.py", "HOLD"): "how long the store is locked",
     ("exactness/test_bucket_under_fire.py", "Place.cut_off"): "how long the server is away",

@@ -253,9 +253,9 @@ def test_idle_minute(bench: Bench) -> None:
     async def main() -> None:
         worker = Worker(bench.app, "worker")
         running = asyncio.create_task(worker.arun())
-        await asyncio.sleep(120.5)
+        await bench.time.passes(120.5)
         with bench.meter.counting() as counts:
-            await asyncio.sleep(60)
+            await bench.time.passes(60)
         worker.stop()
         await running
         bench.check("an idle minute", counts)

@@ -70,6 +70,11 @@ class VirtualTime:
         """Seconds since the epoch."""
         return BEGAN + self.now
 
+    @staticmethod
+    async def passes(seconds: float) -> None:
+        """In no real time."""
+        await asyncio.sleep(seconds)
+
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=lambda: _Loop(_Selector(self))) as runner:
             runner.run(main)
