@@ -97,7 +97,7 @@ class Finder(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         """Not only where it is called: it may be given away, or to another name."""
-        if node.attr == "sleep":
+        if node.attr in ("sleep", "wait_for_timeout"):
             self._found()
         self.generic_visit(node)
 
@@ -183,6 +183,7 @@ def test_tests_wait_for_events_and_not_for_time() -> None:
         "__import__('asyncio').sleep(30)",
         "wait = time.sleep",
         "Thread(target=time.sleep, args=(600,))",
+        "page.wait_for_timeout(1000)",
         "threading.Event().wait(1)",
         "select.select([], [], [], 1)",
         "run('import time; time.sleep(1)')",

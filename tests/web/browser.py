@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 from starlette.types import ASGIApp
 
 from tests.lacking import lacking
@@ -31,6 +31,7 @@ def browsing() -> Iterator[Browser]:
     arguments = ["--disable-dev-shm-usage", "--disable-gpu"]
     if os.getuid() == 0:
         arguments.append("--no-sandbox")
+    expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
         try:

@@ -103,7 +103,7 @@ def _window(
     app: ASGIApp = recorder
     with serving(app) as url:
         context = browser.new_context(viewport={"width": 1280, "height": 800})
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(PATIENCE * 1000)
         window = Window(context.new_page(), url, scene)
         yield window
         context.close()
