@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# The tests start a thousand processes: none of them compiles what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: pgbouncer postgresql chromium screenshots demo test test-busy check bench compare explain format clean \
 	prove-horizon prove-exactness prove-bucket prove-schedules prove-dashboard
@@ -45,8 +47,8 @@ chromium:
 screenshots: $(VENV)/.ready chromium
 	$(BIN)/python -m tests.web.screenshots screenshots
 
-# Three at a time: most tests wait for processes more than they compute.
-TESTERS ?= 3
+# Four at a time: most tests wait for processes more than they compute.
+TESTERS ?= 4
 PYTEST = $(BIN)/pytest -n $(TESTERS) --dist worksteal $(ARGS)
 NEXT = { echo "Next: repeat one test with make test ARGS='path::test --count 20'."; exit 1; }
 test: $(VENV)/.ready pgbouncer postgresql chromium
