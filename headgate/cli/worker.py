@@ -15,7 +15,7 @@ from headgate.cli.telling import telling
 from headgate.worker.options import DEFAULT_GRACE
 
 if TYPE_CHECKING:
-    from headgate.worker.options import EventLoop, OnLeaseLost
+    from headgate.worker.options import EventLoop
 
 
 @click.command(cls=Verb)
@@ -46,10 +46,6 @@ if TYPE_CHECKING:
     help="Kill a process that does not answer for so long.",
 )  # fmt: skip
 @click.option(
-    "--on-lease-lost", type=click.Choice(["stop", "continue"]), default="stop", show_default=True,
-    help="Whether jobs stop before a lease ends that cannot be renewed, or run on.",
-)  # fmt: skip
-@click.option(
     "--loop", type=click.Choice(["auto", "asyncio", "uvloop"]), default="auto", show_default=True,
     help="The event loop of each process; auto: uvloop, which is faster, where it is installed"
     " (the extra `uvloop`).",
@@ -73,7 +69,6 @@ def worker(
     grace: float,
     max_jobs_per_process: int | None,
     stall_timeout: float | None,
-    on_lease_lost: OnLeaseLost,
     loop: EventLoop,
     no_scheduler: bool,
     **told: Any,
@@ -106,7 +101,6 @@ def worker(
         grace=grace,
         max_jobs_per_process=max_jobs_per_process,
         stall_timeout=stall_timeout,
-        on_lease_lost=on_lease_lost,
         loop=loop,
         scheduler=not no_scheduler,
         url=None if frame.url is None else settled(frame.url),

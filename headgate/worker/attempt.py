@@ -61,6 +61,7 @@ class Attempt:
         "halt",
         "hold",
         "holding",
+        "row",
         "stop",
         "task",
         "timeout",
@@ -91,6 +92,8 @@ class Attempt:
         self.entered = False
         """Its coroutine has made its first step."""
         self.unstarted = False
+        self.row: int | None = None
+        """Where it is noted in the `Runs` of its process."""
         self.followups: list[NewJob] = []
         self.halt: Callable[[Stop], None] = _nothing
         """How its code is stopped: set by whoever runs it."""

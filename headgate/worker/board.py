@@ -6,7 +6,7 @@ by one process only, so a reader sees an old value or a new one, never a mix.
 
 Behind the rows, for each place a ring of the tokens that its process took from those reserved
 ahead and started. The store hears of such a start later; after a crash the ring tells what
-had started from what had not.
+had started from what had not. Behind the rings, for each place its `Runs`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ import os
 import tempfile
 from dataclasses import dataclass
 
+from headgate.worker import runs
+from headgate.worker.runs import Runs
+
 STARTS = 4096
 """So many starts are remembered: more can never be unknown to the store at once."""
 
 _CELLS = 8
 _PULSE, _DEADLINE, _RENEWED, _LEASE, _RUNNING = range(5)
+_SIZE = 8 * (_CELLS + STARTS) + runs.SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,12 @@ class Board:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.places = os.fstat(fd).st_size // (8 * (_CELLS + STARTS))
-        memory = memoryview(mmap.mmap(fd, 8 * (_CELLS + STARTS) * self.places))
-        self._cells = memory[: 8 * _CELLS * self.places].cast("d")
-        self._starts = memory[8 * _CELLS * self.places :].cast("q")
+        self.places = os.fstat(fd).st_size // _SIZE
+        memory = memoryview(mmap.mmap(fd, _SIZE * self.places))
+        starts, rows = 8 * _CELLS * self.places, 8 * (_CELLS + STARTS) * self.places
+        self._cells = memory[:starts].cast("d")
+        self._starts = memory[starts:rows].cast("q")
+        self._runs = memory[rows:]
 
     @staticmethod
     def create(places: int) -> Board:
@@ -61,7 +67,7 @@ class Board:
         else:
             with tempfile.TemporaryFile() as file:
                 fd = os.dup(file.fileno())
-        os.ftruncate(fd, 8 * (_CELLS + STARTS) * places)
+        os.ftruncate(fd, _SIZE * places)
         return Board(fd)
 
     def row(self, place: int) -> Row:
@@ -94,6 +100,9 @@ class Board:
         self._starts[place * STARTS : (place + 1) * STARTS] = memoryview(bytes(8 * STARTS)).cast(
             "q"
         )
+
+    def runs(self, place: int) -> Runs:
+        return Runs(self._runs[place * runs.SIZE : (place + 1) * runs.SIZE])
 
     def pulse(self, place: int, now: float) -> None:
         self._cells[place * _CELLS + _PULSE] = now

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container
 
 from headgate.app import App
 from headgate.backoff import grown, worth_telling
@@ -114,9 +114,8 @@ class Claimer:
         """The last claim found nothing, and nothing runs here."""
         self.on_idle: Callable[[], None] = lambda: None
         self.on_dead: Callable[[], None] = lambda: None
-        self.on_refused: Callable[[Iterable[int]], None] | None = None
-        """Called with the ends that came after this worker was declared dead. Where it is set,
-        what runs is not stopped for that: it runs on."""
+        self.on_refused: Callable[[Container[int]], None] = lambda _: None
+        """Called with the tokens of ends that came after this worker was declared dead."""
 
     def know_tasks(self) -> None:
         """Claim what the app declares now."""
@@ -409,9 +408,8 @@ class Claimer:
             if claim.chains:
                 self._offering.answered(self.runner.running)
         self.runner.heard(load.finishes, answer.refused)
-        if answer.dead and self.on_refused is not None:
+        if answer.dead:
             self.on_refused(load.finishes)
-            lost = []
         for token in lost:
             self.runner.stop(token, "lease", "the slots it took over are not ours any more")
         wait = await self._act(answer, claim, self._last - took)
@@ -466,7 +464,7 @@ class Claimer:
             log.error("this worker was declared dead: its slots are not its own any more")
             self.dead = True
             self.on_dead()
-        for token in answer.stale if not answer.dead or self.on_refused is None else ():
+        for token in answer.stale:
             self.runner.stop(token, "stale", "the attempt is no longer the running one")
         if answer.recall or answer.dead:
             self.chains.give_all_back("recalled")

@@ -25,9 +25,7 @@ from headgate.worker.options import (
     DEFAULT_CONCURRENCY,
     DEFAULT_GRACE,
     DEFAULT_SHUTDOWN_TIMEOUT,
-    OnLeaseLost,
     at_least_one,
-    stop_or_continue,
 )
 
 if TYPE_CHECKING:
@@ -56,11 +54,9 @@ class Worker:
         burst: bool = False,
         shutdown_timeout: float = DEFAULT_SHUTDOWN_TIMEOUT,
         grace: float = DEFAULT_GRACE,
-        on_lease_lost: OnLeaseLost = "stop",
         scheduler: bool = True,
     ) -> None:
         at_least_one("concurrency", concurrency)
-        stop_or_continue("on_lease_lost", on_lease_lost)
         if isinstance(queues, str):
             raise ConfigError(f"queues must be a list of names, got the text {queues!r}")
         self.app = app
@@ -70,7 +66,6 @@ class Worker:
         self.burst = burst
         self.shutdown_timeout = shutdown_timeout
         self.grace = grace
-        self.on_lease_lost: OnLeaseLost = on_lease_lost
         self.scheduler = scheduler
         """Does it submit what is scheduled, like every worker?"""
         self._lock = threading.Lock()
@@ -118,12 +113,7 @@ class Worker:
             with ExitStack() as stack:
                 if signals:
                     stack.callback(self._watch_signals())
-                while True:
-                    end = await self._run_once()
-                    # A dead worker's id is never used again. What was allowed to run on has
-                    # ended: go on under a new one, as under a keeper.
-                    if end != "dead" or self.on_lease_lost == "stop" or self._stop_asked:
-                        return end
+                return await self._run_once()
         finally:
             with self._lock:
                 self._running = self._loop = None
@@ -143,7 +133,6 @@ class Worker:
             queues=self.queues,
             burst=self.burst,
             grace=self.grace,
-            on_lease_lost=self.on_lease_lost,
             fds=registered.fds,
             url=settled(self.app.url),
             scheduler=self.scheduler,
@@ -210,9 +199,6 @@ class Worker:
                 now = self.app.clock.boot()
                 late = lease.dead or stage(now, lease.sent, lease.seconds) in ("stop", "kill")
                 work.lease(late)
-                if lease.dead and self.on_lease_lost == "continue":
-                    work.declared_dead()
-                    return
                 await asyncio.sleep(max(0.05, next_change(now, lease.sent, lease.seconds)))
         finally:
             renewer.stop()

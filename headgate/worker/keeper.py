@@ -58,7 +58,6 @@ class Keeper:
         self._books = Books(options, self._places, board)
         self._registrar = Registrar(
             *(guard, board, self._places, self._clerk, self._clock, self._not_entered),
-            outlives_leases=options.on_lease_lost == "continue",
             count_renewal=self._books.renewal,
         )
         self._started_once = False
@@ -237,13 +236,9 @@ class Keeper:
         if lease is None or place.stage not in ("starting", "running", "stopping"):
             return
         now_at = "kill" if lease.dead else stage(now, lease.sent, lease.seconds)
-        # One that has not begun to work has no jobs that could run on.
-        runs_on = self._options.on_lease_lost == "continue" and place.stage != "starting"
-        if now_at == "kill" and not runs_on:
+        if now_at == "kill":
             self._kill(place, "its lease was not renewed in time")
-        elif lease.dead:
-            self._tell_lease(place, "dead")
-        elif now_at in ("stop", "kill"):
+        elif now_at == "stop":
             self._tell_lease(place, "stop")
         elif place.told == "stop":
             self._tell_lease(place, "fresh")
@@ -346,7 +341,7 @@ class Keeper:
         if code == 0 and retired:
             place.failures = 0
             place.start_at = self._clock.boot()
-        elif code == 0 and bye != "dead" and self._options.burst:
+        elif code == 0 and self._options.burst:
             place.start_at = None
         elif not self._started_once and place.failures + 1 >= _START_TRIES:
             # It dies without a word, at import most likely: again and again would hide that.

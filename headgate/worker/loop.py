@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Coroutine, Sequence, Set
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -20,12 +20,13 @@ from headgate.worker.chores import every
 from headgate.worker.claimer import Claimer
 from headgate.worker.execute import call_hooks
 from headgate.worker.isolated import WardCell
-from headgate.worker.options import DEFAULT_GRACE, OnLeaseLost
+from headgate.worker.options import DEFAULT_GRACE
 from headgate.worker.overruns import Overruns
 from headgate.worker.pulse import Pulse
 from headgate.worker.queues import Queues
 from headgate.worker.router import Router
 from headgate.worker.runner import Runner
+from headgate.worker.runs import Runs
 from headgate.worker.ticker import Ticker
 
 log = logging.getLogger("headgate.worker")
@@ -51,7 +52,6 @@ class Plan:
     burst: bool = False
     max_jobs: int | None = None
     grace: float = DEFAULT_GRACE
-    on_lease_lost: OnLeaseLost = "stop"
     fds: Sequence[int] = ()
     """Files whose being open tells the store that this worker lives."""
     module: str | None = None
@@ -81,6 +81,7 @@ class WorkLoop:
             groups=plan.groups,
             note_ahead=pulse.note_ahead if pulse is not None else lambda _: None,
         )
+        runs = pulse.runs if pulse is not None else Runs()
         self._runner = Runner(
             app,
             self._claimer,
@@ -88,6 +89,7 @@ class WorkLoop:
             Cells(lambda: WardCell(plan.fds)),
             Commands(self._store, plan.fds),
             self._claimer.note_end,
+            runs,
             grace=plan.grace,
             module=plan.module,
             url=plan.url,
@@ -96,27 +98,16 @@ class WorkLoop:
         self._claimer.runner = self._runner
         self._claimer.on_idle = self._idle
         self._claimer.on_dead = self.declared_dead
-        self._overruns: Overruns | None = None
-        if plan.on_lease_lost == "continue":
-            self._overruns = Overruns(
-                *(self._store, plan.name, app.clock, self._thread),
-                self._untold_ends,
-            )
-            self._runner.on_over = self._overruns.note_end
-            self._claimer.on_refused = self._overruns.refused
+        self._overruns = Overruns(self._store, plan.name, app.clock, self._thread, runs)
+        self._claimer.on_refused = self._overruns.refused
         self._end: End | None = None
         self._ending = asyncio.Event()
         self._stop_at = _FOR_EVER
         self._grace = plan.grace
-        self._lease_lost = False
         self._asking: asyncio.Task[None] | None = None
         self._started = False
         self._orders: list[str] = []
         self._obeying: asyncio.Task[None] | None = None
-
-    def _untold_ends(self) -> Set[int]:
-        self._runner.account()
-        return self._claimer.outbox.tokens
 
     # --- orders -------------------------------------------------------------------------------
 
@@ -129,20 +120,18 @@ class WorkLoop:
         self._finish("stopped", timeout)
 
     def lease(self, lost: bool) -> None:
-        """The lease could not be renewed in time: claim nothing and stop all that runs, unless
-        it may run on, until it could."""
-        self._lease_lost = lost
+        """The lease could not be renewed in time: claim nothing and stop all that runs, until it
+        could."""
         self._claimer.accept(not lost and self._end is None)
-        if lost and self._overruns is None:
+        if lost:
             self._runner.stop_all("lease", "the lease of the worker could not be renewed")
         self._claimer.wake()
 
     def declared_dead(self) -> None:
-        """Others may hold its slots by now, and nothing that it says counts any more: stop what
-        runs, or let it come to its end and count it, then end."""
-        if self._overruns is not None:
-            self._overruns.count(self._runner.attempts.values())
-        self._finish("dead", 0.0 if self._overruns is None else _FOR_EVER)
+        """Others may hold its slots by now, and nothing that it says counts any more: what still
+        runs has over-run. Stop it, then end."""
+        self._overruns.count(self._runner.attempts.values())
+        self._finish("dead", 0.0)
 
     def order(self, what: str) -> None:
         """Something that only the app understands; one at a time, in the order they came, and
@@ -199,8 +188,7 @@ class WorkLoop:
             self._claimer.closing = True
             self._claimer.wake()
             await claiming
-            if self._overruns is not None:
-                await self._overruns.close()
+            await self._overruns.close()
         finally:
             for chore in chores:
                 chore.cancel()
@@ -230,7 +218,7 @@ class WorkLoop:
 
     async def _wind_down(self) -> bool:
         """Wait for what runs, then stop it; False when some of it does not stop."""
-        if self._end == "dead" and self._overruns is None:
+        if self._end == "dead":
             self._runner.stop_all("stale", "the worker was declared dead")
         while self._runner.running and self._loop.time() < self._stop_at:
             await self._empty_or(self._stop_at)

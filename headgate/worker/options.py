@@ -17,9 +17,6 @@ DEFAULT_GRACE = 5.0
 EventLoop = Literal["auto", "asyncio", "uvloop"]
 """In which event loop a worker process runs."""
 
-OnLeaseLost = Literal["stop", "continue"]
-"""What becomes of running jobs when the lease of their worker cannot be renewed."""
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
@@ -45,8 +42,6 @@ class WorkerOptions:
     stall_timeout: float | None = None
     grace: float = DEFAULT_GRACE
     """Seconds between SIGTERM and SIGKILL for an isolated task that must stop."""
-    on_lease_lost: OnLeaseLost = "stop"
-    """`continue`: jobs run on, though their slots may be given to others by then."""
     loop: EventLoop = "auto"
     """`auto`: uvloop, which is faster, where it is installed."""
     scheduler: bool = True
@@ -73,7 +68,6 @@ class WorkerOptions:
         _seconds("--grace", self.grace)
         if self.stall_timeout is not None:
             _seconds("--stall-timeout", self.stall_timeout)
-        stop_or_continue("--on-lease-lost", self.on_lease_lost)
         _check_loop(self.loop)
         if self.metrics is not None:
             _check_metrics(self.metrics)
@@ -128,11 +122,6 @@ def _check_loop(loop: object) -> None:
 def at_least_one(flag: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{flag} must be a whole number from 1, got {value!r}")
-
-
-def stop_or_continue(flag: str, value: object) -> None:
-    if value not in get_args(OnLeaseLost):
-        raise ConfigError(f"{flag} must be 'stop' or 'continue', got {value!r}")
 
 
 def _seconds(flag: str, value: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from headgate.errors import StoreBusy, StoreUnavailable, StoreVersion
@@ -46,11 +46,6 @@ class Outbox:
     @property
     def empty(self) -> bool:
         return not self.finishes and not self.apart
-
-    @property
-    def tokens(self) -> Set[int]:
-        """The attempts whose end the store has not heard of."""
-        return self.finishes.keys() | self.apart.keys()
 
     def set_apart(self, load: Load) -> bool:
         """The store was too busy for this load. What may wait for others' transactions must not

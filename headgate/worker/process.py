@@ -79,7 +79,7 @@ class Process:
         if self._teller is not None:
             self._teller.tell()
         self._channel.send({"bye": end})
-        if end == "stuck" or (end == "dead" and self._options.on_lease_lost == "stop"):
+        if end in ("stuck", "dead"):
             # Threads that do not end would keep the process; its slots are told lost anyway.
             logging.shutdown()
             os._exit(1)
@@ -140,7 +140,6 @@ class Process:
             burst=options.burst,
             max_jobs=options.max_jobs_per_process,
             grace=options.grace,
-            on_lease_lost=options.on_lease_lost,
             fds=fds,
             module=target.module,
             url=url,
@@ -190,8 +189,6 @@ class Process:
                 self._work.stop(message["stop"], message["grace"])
             elif "order" in message:
                 self._work.order(message["order"])
-            elif message.get("lease") == "dead":
-                self._work.declared_dead()
             elif "lease" in message:
                 self._work.lease(message["lease"] == "stop")
 

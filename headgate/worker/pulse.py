@@ -18,6 +18,7 @@ class Pulse:
         self._board = board
         self._place = place
         self._clock = clock
+        self.runs = board.runs(place)
         self._starts = 0
 
     def beat(self, deadline: float | None, running: int) -> None:

@@ -35,7 +35,6 @@ class Registrar:
         clock: Clock,
         refused: Callable[[Place | None, str], None],
         *,
-        outlives_leases: bool = False,
         count_renewal: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._guard = guard
@@ -45,9 +44,6 @@ class Registrar:
         self._clock = clock
         self._refused = refused
         """Called with the reason when a worker could not be entered; None: it is gone already."""
-        self._outlives_leases = outlives_leases
-        """Its jobs run on when the lease is lost. Then no lease is written on the board: for one
-        that stands there the guard kills everything at its time."""
         self._count_renewal = count_renewal
         """Called with how each ended, in the renewer's thread."""
         self._store: Store | None = None
@@ -107,8 +103,7 @@ class Registrar:
         assert self._store is not None
         if self._store.capabilities.leases:
             place.lease = Lease(worker.id, worker.lease, sent)
-            if not self._outlives_leases:
-                self._board.lease(place.index, worker.lease, sent)
+            self._board.lease(place.index, worker.lease, sent)
             self._renew(place.lease)
         # The worker may claim only after the guard holds its files too: were we both killed
         # before that, its slots would be free while children of its jobs still run.
@@ -127,8 +122,6 @@ class Registrar:
     def _renewed(self, lease: Lease) -> None:
         """In the renewer's thread."""
         self._count_renewal("ended" if lease.dead else "renewed")
-        if self._outlives_leases:
-            return
         for place in self._places:
             # The worker may be gone since: a lease written to the row of a place that was
             # cleared would never be renewed, and the guard would end everything for it.

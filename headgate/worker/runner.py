@@ -39,6 +39,7 @@ from headgate.worker.outcome import (
     refused,
     refused_followup,
 )
+from headgate.worker.runs import Runs
 from headgate.worker.source import source_of
 
 log = logging.getLogger("headgate.worker")
@@ -62,6 +63,7 @@ class Runner:
         cells: Cells[WardCell],
         commands: Commands,
         ended: Ended,
+        runs: Runs,
         *,
         grace: float,
         module: str | None = None,
@@ -74,6 +76,7 @@ class Runner:
         self._cells = cells
         self._commands = commands
         self._ended = ended
+        self._runs = runs
         self.grace = grace
         self._module = module
         self._url = url
@@ -94,8 +97,6 @@ class Runner:
         self.granted_at = 0.0
         """When the last claim that was answered had been sent: it granted what starts now,
         or left the slots standing in which it follows."""
-        self.on_over: Callable[[Attempt], None] | None = None
-        """Called when the code of an attempt has ended, before its end is told."""
         self._unaccounted: deque[tuple[Attempt, Ending, float]] = deque()
         """Their code has ended after so many seconds, and others have followed them."""
         self._capped: dict[int, Attempt] = {}
@@ -169,6 +170,7 @@ class Runner:
         began = time.monotonic()
         attempt = Attempt(claimed, task, self._desk, hold, began, self.granted_at)
         self.attempts[claimed.token] = attempt
+        attempt.row = self._runs.start(claimed.token, claimed.job)
         self._empty.clear()
         if self._app.meter is not None:
             self._app.meter.started(claimed, began)
@@ -367,8 +369,7 @@ class Runner:
             timer.cancel()
         del self.attempts[attempt.token]
         passes = attempt.over()
-        if self.on_over is not None:
-            self.on_over(attempt)
+        self._runs.end(attempt.row, self._app.clock.boot())
         self._unaccounted.append((attempt, ending, time.monotonic() - attempt.began))
         # Jobs that began together end together. First all that follow them begin, then it is
         # written down what ended: until then the slots stand idle.

@@ -1,12 +1,11 @@
 """`headgate worker` on a store with leases, made from the embedded one: renewals can be made
 to fail, or to hang, by a file beside the store.
 
-`python -m tests.crash.leased` is the guard, with `keeper …` the keeper. ON_LEASE_LOST is its flag.
+`python -m tests.crash.leased` is the guard, with `keeper …` the keeper.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -43,7 +42,6 @@ def main() -> int:
             "target": "tests.worker.sample:app",
             "shutdown_timeout": 5,
             "grace": 0.2,
-            "on_lease_lost": os.environ.get("ON_LEASE_LOST", "stop"),
         }
     ).checked()
     return Guard(

@@ -175,7 +175,6 @@ def test_a_worker_that_dies_at_once_is_not_restarted_in_a_frenzy(site: Site) -> 
         {"shutdown_timeout": -1},
         {"shutdown_timeout": float("nan")},
         {"stall_timeout": "x"},
-        {"on_lease_lost": "go on"},
         {"loop": "trio"},
         {"queues": ()},
         {"queues": ("a", " ")},
