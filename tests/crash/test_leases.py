@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headgate import App, Context, Worker
-from headgate.stores.protocol import Store
+from headgate.errors import StoreUnavailable
+from headgate.stores.protocol import Exchange, Exchanged, Store
 from headgate.worker.board import Board
 from headgate.worker.lease import guard_timeout, must_kill, next_change, stage
 from tests.worker import sample
@@ -212,3 +214,35 @@ def test_code_that_goes_on_after_the_loss(tmp_path: Path, ends: bool) -> None:
     assert over_runs(store) == [job.id]
     assert stopped == ([] if ends else [True])
     app.close()
+
+
+def test_an_end_that_is_reported_too_late_is_no_over_run(tmp_path: Path) -> None:
+    """The store could not be reached from the end of the code until after the lease."""
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+    store, away = app.store, threading.Event()
+
+    class Away:
+        """The store, but that it takes no ends."""
+
+        def exchange(self, exchange: Exchange) -> Exchanged:
+            if away.is_set() and exchange.finishes:
+                (own,) = store.workers()
+                store.declare_dead(own.id, "its lease ended")
+                away.clear()
+                raise StoreUnavailable("the store does not answer")
+            return store.exchange(exchange)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+    @app.task
+    def early() -> None:
+        away.set()
+
+    app._store = Away()  # type: ignore[assignment]
+    job = early.submit()
+    with embedded(app) as thread:
+        wait_until(lambda: not thread.is_alive(), why="it ends by itself")
+    assert [a.outcome for a in store.attempts(job.id)] == ["lost"]
+    assert over_runs(store) == []
+    store.close()

@@ -42,7 +42,7 @@ from headgate.stores.protocol import (
     Why,
     WorkerRecord,
 )
-from headgate.stores.relational import registry
+from headgate.stores.relational import overruns, registry
 from headgate.stores.relational.handing import Handed
 from headgate.stores.relational.store import check_chunk
 from headgate.stores.relational.transaction import Row
@@ -140,7 +140,6 @@ class BucketStore(EmbeddedStore):
     release_groups = _whole(EmbeddedStore.release_groups)
     retake_groups = _whole(EmbeddedStore.retake_groups)
     overdue = _whole(EmbeddedStore.overdue, verify=False)
-    over_ran = _whole(EmbeddedStore.over_ran)
     _put_output = _whole(EmbeddedStore.put_output)
     prune = _whole(EmbeddedStore.prune, verify=False)
     take_slot = _latest(EmbeddedStore.take_slot)
@@ -304,6 +303,10 @@ class BucketStore(EmbeddedStore):
             leases.tidy(tx)
 
         self._do(bury)
+
+    def over_ran(self, job: str, token: int, worker: str, ago: float = 0.0) -> bool:
+        ended = overruns.since(ago)
+        return self._do(lambda tx: overruns.over_ran(tx, job, token, worker, ended))
 
     def workers(self) -> list[WorkerRecord]:
         with self._read() as tx:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from headgate.jobs import AttemptRecord
 from headgate.stores.relational import inspecting
 from headgate.stores.relational.events import record
@@ -13,8 +16,22 @@ SHOWN_FOR = 86400.0
 _MARK = "; its code ran on"
 
 
-def over_ran(tx: Transaction, job: str, token: int, worker: str, ago: float) -> bool:
-    """Record it, unless it is recorded already or the attempt was not lost by then."""
+def since(ago: float) -> Callable[[], float]:
+    """How long ago something is that was `ago` seconds before this call; 0 stays 0.
+
+    A transaction may have to be waited for. Without that wait in the account, an end from before
+    the loss would look like one from after it.
+    """
+    asked = time.monotonic()
+    return lambda: ago and ago + time.monotonic() - asked
+
+
+def over_ran(
+    tx: Transaction, job: str, token: int, worker: str, ended: Callable[[], float]
+) -> bool:
+    """Record it, unless it is recorded already or the attempt was not lost by then. `ended`: how
+    long ago, as `since` gives it."""
+    ago = ended()
     found = next((a for a in inspecting.attempts(tx, job) if a.token == token), None)
     if found is None:
         # Somebody else has run the job to its end since, and nothing is kept of it. Then only

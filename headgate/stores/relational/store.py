@@ -136,8 +136,9 @@ class RelationalStore(ABC):
             holding.overdue(tx, token, reason)
 
     def over_ran(self, job: str, token: int, worker: str, ago: float = 0.0) -> bool:
+        ended = overruns.since(ago)
         with self._write() as tx:
-            return overruns.over_ran(tx, job, token, worker, ago)
+            return overruns.over_ran(tx, job, token, worker, ended)
 
     def put_output(self, told: Sequence[Output]) -> frozenset[int]:
         with self._write() as tx:
