@@ -23,7 +23,7 @@ STARTS = 4096
 """So many starts are remembered: more can never be unknown to the store at once."""
 
 _CELLS = 8
-_PULSE, _DEADLINE, _RENEWED, _LEASE, _RUNNING = range(5)
+_PULSE, _DEADLINE, _RENEWED, _LEASE, _RUNNING, _PID, _OUTLIVED = range(7)
 _SIZE = 8 * (_CELLS + STARTS) + runs.SIZE
 
 
@@ -40,6 +40,10 @@ class Row:
     lease: float
     """Seconds; 0: this worker lives without a lease."""
     running: int
+    pid: int
+    """Of the worker process."""
+    outlived: float
+    """When the guard found it alive after its lease had ended; 0: never."""
 
 
 class Board:
@@ -79,6 +83,8 @@ class Board:
             cells[at + _RENEWED],
             cells[at + _LEASE],
             int(cells[at + _RUNNING]),
+            int(cells[at + _PID]),
+            cells[at + _OUTLIVED],
         )
 
     def rows(self) -> list[Row]:
@@ -96,10 +102,15 @@ class Board:
         """The tokens of the last starts, for whoever cleans up after the process."""
         return frozenset(self._starts[place * STARTS : (place + 1) * STARTS]) - {0}
 
-    def forget_starts(self, place: int) -> None:
+    def forget_attempts(self, place: int) -> None:
+        """The next process of this place has not started any."""
         self._starts[place * STARTS : (place + 1) * STARTS] = memoryview(bytes(8 * STARTS)).cast(
             "q"
         )
+        self.runs(place).clear()
+
+    def process(self, place: int, pid: int) -> None:
+        self._cells[place * _CELLS + _PID] = float(pid)
 
     def runs(self, place: int) -> Runs:
         return Runs(self._runs[place * runs.SIZE : (place + 1) * runs.SIZE])
@@ -110,6 +121,9 @@ class Board:
     def work(self, place: int, deadline: float, running: int) -> None:
         self._cells[place * _CELLS + _DEADLINE] = deadline
         self._cells[place * _CELLS + _RUNNING] = float(running)
+
+    def outlived(self, place: int, now: float) -> None:
+        self._cells[place * _CELLS + _OUTLIVED] = now
 
     def lease(self, place: int, seconds: float, sent: float) -> None:
         # The time first: a lease without its time would look long overdue to the guard.

@@ -11,17 +11,21 @@ import os
 import selectors
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from headgate import kernel
 from headgate.clock import Clock
 from headgate.worker.board import Board
 from headgate.worker.channel import Channel, Message
-from headgate.worker.lease import guard_timeout, must_kill
+from headgate.worker.lease import guard_timeout, must_kill, over
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SECOND_STOP = 10.0
 """Seconds for the keeper to end everything after a second signal."""
+_LAST_WORD = 6.0
+"""Seconds for the keeper to report what outlived its lease."""
+_PAUSE = 0.02
 
 
 def say(text: str) -> None:
@@ -61,6 +65,9 @@ class Guard:
         """By what command the user knows us."""
         self._orders = orders or {}
         """By signal, what is passed on to the app in the worker processes."""
+        self._foreign: list[int] = []
+        """Children that were here before us, which are not ours to kill: a shell may have started
+        some and then become us by exec."""
         self._held: dict[str, list[int]] = {}
         self._keeper = 0
         self._keeper_code: int | None = None
@@ -70,9 +77,7 @@ class Guard:
 
     def run(self) -> int:
         """Until the keeper has ended, for whatever reason; the exit code for the user."""
-        # Children that were here before us (a shell may have started some and then become
-        # us by exec) are not ours to kill.
-        foreign = [process.pid for process in kernel.below(os.getpid())]
+        self._foreign = [process.pid for process in kernel.below(os.getpid())]
         kernel.adopt_orphans()
         stops = [n for n in _STOP_SIGNALS if n not in self._orders]
         wanted = [n for n in stops if signal.getsignal(n) is not signal.SIG_IGN]
@@ -88,12 +93,15 @@ class Guard:
         finally:
             # From here on nothing may run that our slots stand for. The held files are
             # closed only after the last process is gone: that closing frees the slots.
-            kernel.kill_until_none(lambda: kernel.below(os.getpid(), foreign), self._reaped)
+            kernel.kill_until_none(self._below, self._reaped)
             for worker in list(self._held):
                 self._drop(worker)
             channel.close()
             signals.close()
         return self._exit_code()
+
+    def _below(self) -> list[kernel.Process]:
+        return kernel.below(os.getpid(), self._foreign)
 
     def _exit_code(self) -> int:
         if self._bye is not None and self._keeper_code == 0:
@@ -123,10 +131,30 @@ class Guard:
                 now = self._clock.boot()
                 if must_kill(now, self._board.rows()):
                     self._tell(f"{self._called}: a lease was not renewed in time; stopping all")
+                    if over(now, self._board.rows()):
+                        self._kill_late(channel, now)
                     return
                 if self._give_up is not None and now >= self._give_up:
                     self._tell(f"{self._called}: did not stop in time; killing what is left")
                     return
+
+    def _kill_late(self, channel: Channel, now: float) -> None:
+        """The guard came too late, after it was frozen for example: slots may have been given away
+        while their code still exists. Kill that code now, and spare the keeper until it has
+        reported the over-runs: the guard has no store."""
+        found = self._below()
+        alive = {process.pid for process in found if process.state != "Z"}
+        for place, row in enumerate(self._board.rows()):
+            # The time was read before the look, so the process was alive at that time. After the
+            # kill, the keeper could not tell whether the process had died before its lease ended.
+            if row.pid in alive:
+                self._board.outlived(place, now)
+        channel.close()  # makes the keeper start nothing more, report, and end
+        while self._keeper_code is None and self._clock.boot() < now + _LAST_WORD:
+            kernel.kill_once(process for process in self._below() if process.pid != self._keeper)
+            for pid, code in kernel.reap():
+                self._reaped(pid, code)
+            time.sleep(_PAUSE)
 
     def _sleep(self) -> float | None:
         now = self._clock.boot()

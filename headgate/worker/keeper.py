@@ -92,9 +92,10 @@ class Keeper:
                         self._on_signals(signals.take())
                     else:
                         self._on_worker(key.data)
+                now = self._note_processes()
                 if self._orphaned:
                     return self._fall()
-                self._look_after()
+                self._look_after(now)
         self._say_goodbye()
         return 0
 
@@ -118,10 +119,19 @@ class Keeper:
         waits += [next_change(now, lease.sent, lease.seconds) or _TICK for lease in leases]
         return max(0.0, min([_TICK, *waits]))
 
-    def _look_after(self) -> None:
+    def _note_processes(self) -> float:
+        """Handle the exits of worker processes, and note when the others were alive: that time."""
+        # Read before the exits: a process that is not among them was alive at this time, even if
+        # the keeper was frozen between the two lines.
+        now = self._clock.boot()
         for pid, code in kernel.reap():
             self._on_exit(pid, code)
-        now = self._clock.boot()
+        for place in self._places:
+            if place.living:
+                place.seen = now
+        return now
+
+    def _look_after(self, now: float) -> None:
         for place in self._places:
             if place.stage == "empty":
                 if place.start_at is not None and now >= place.start_at and not self._stops:
@@ -140,7 +150,7 @@ class Keeper:
         worker = place.new_worker()
         channel, theirs = Channel.pair()
         self._board.clear(place.index)
-        self._board.forget_starts(place.index)
+        self._board.forget_attempts(place.index)
         with theirs:
             arguments = [theirs.fileno(), self._board.fd, place.index, os.getpid()]
             pid = kernel.spawn(
@@ -148,6 +158,7 @@ class Keeper:
                 fds=(theirs.fileno(), self._board.fd),
                 env={**os.environ, kernel.WORKER_MARK: worker},
             )
+        self._board.process(place.index, pid)
         place.begin(pid, channel, self._clock.boot(), self._options.stall_timeout or 30.0)
         self._selector.register(channel, selectors.EVENT_READ, place)
         channel.send({"options": self._options.to_message()})
@@ -297,6 +308,8 @@ class Keeper:
             reason,
             lambda: self._emptied(place, code),
             self._board.started(place.index),
+            place.name,
+            place.overran,
         )
 
     def _last_words(self, place: Place) -> None:
@@ -406,13 +419,13 @@ class Keeper:
         self._guard.send({"bye": self._code})
 
     def _fall(self) -> int:
-        """The guard is gone: nobody would clean up after us, so all ends here and now."""
-        log.error("the guard is gone: stopping everything")
+        """The guard was killed, or found a lease over: all ends here and now."""
+        log.error("the guard is gone or has given up: stopping everything")
         me = os.getpid()
         kernel.kill_until_none(
             lambda: kernel.watchers_last(kernel.below(me)), lambda _pid, _code: None
         )
-        self._registrar.last_word("its guard was killed", _FAREWELL)
+        self._registrar.last_word("its worker was killed as a whole", _FAREWELL)
         return 1
 
 

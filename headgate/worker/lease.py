@@ -19,6 +19,7 @@ from headgate.clock import Clock
 from headgate.errors import StoreError
 from headgate.stores.protocol import Store
 from headgate.worker.board import Row
+from headgate.worker.runs import Run
 
 log = logging.getLogger("headgate.worker")
 
@@ -62,6 +63,11 @@ def must_kill(now: float, rows: Iterable[Row]) -> bool:
     return any(row.lease and now - row.renewed >= row.lease * LAST for row in rows)
 
 
+def over(now: float, rows: Iterable[Row]) -> bool:
+    """Has any lease ended, so that its slots may have been given away?"""
+    return any(row.lease and now - row.renewed >= row.lease for row in rows)
+
+
 def guard_timeout(now: float, rows: Iterable[Row]) -> float | None:
     """How long the guard may sleep before `must_kill` has to be asked again."""
     ends = [row.renewed + row.lease * LAST - now for row in rows if row.lease]
@@ -79,6 +85,21 @@ class Lease:
     """The store said that the lease has ended: it cannot be had back."""
     failures: int = 0
     """Renewals in a row that the store did not answer."""
+
+    def outlived_by(self, runs: Iterable[Run], seen: float) -> list[tuple[Run, float]]:
+        """The attempts that ran on after this lease, each with the last time at which it ran for
+        certain. `seen`: when their process was last known to live.
+
+        >>> ran = [Run("a", 1), Run("b", 2, 129.0), Run("c", 3, 131.0)]
+        >>> [(run.job, at) for run, at in Lease("w", 30.0, sent=100.0).outlived_by(ran, 132.0)]
+        [('a', 132.0), ('c', 131.0)]
+        >>> Lease("w", 30.0, sent=100.0).outlived_by(ran, 129.5)
+        []
+        """
+        end = self.sent + self.seconds
+        if seen < end and not self.dead:
+            return []
+        return [(run, run.ended or seen) for run in runs if run.ended is None or run.ended > end]
 
 
 class Renewer:

@@ -9,6 +9,7 @@ from typing import Literal
 from headgate.backoff import grown
 from headgate.worker.channel import Channel
 from headgate.worker.lease import Lease
+from headgate.worker.runs import Run
 
 Stage = Literal["empty", "starting", "running", "stopping", "cleaning"]
 
@@ -22,6 +23,8 @@ class Place:
     """The worker process of one place. Each process has a worker id of its own."""
 
     index: int
+    name: str = ""
+    """What people see of its worker."""
     stage: Stage = "empty"
     worker: str = ""
     pid: int = 0
@@ -29,6 +32,10 @@ class Place:
     fds: tuple[int, ...] = ()
     registered: bool = False
     lease: Lease | None = None
+    seen: float = 0.0
+    """When its process was last known to live."""
+    overran: list[tuple[Run, float]] = field(default_factory=list[tuple[Run, float]])
+    """The attempts that ran in it after its lease, and until when for certain."""
     told: str = "fresh"
     """What the worker was last told about its lease."""
     started: float = 0.0
@@ -83,6 +90,8 @@ class Place:
         self.fds = ()
         self.registered = False
         self.lease = None
+        self.seen = 0.0
+        self.overran = []
         self.told = "fresh"
         self.ready = None
         self.stalled = False

@@ -19,6 +19,7 @@ from headgate.worker.channel import Channel
 from headgate.worker.clerk import Clerk
 from headgate.worker.lease import Lease, Renewer
 from headgate.worker.place import Place
+from headgate.worker.runs import Run
 
 log = logging.getLogger("headgate.worker")
 
@@ -70,6 +71,7 @@ class Registrar:
             lease=hello["lease"],
             serves=None if hello["serves"] is None else tuple(hello["serves"]),
         )
+        place.name = worker.name
         self._tasks, self._queues = frozenset(worker.tasks), worker.queues or None
         self._closed = frozenset(hello["closed"])
 
@@ -156,6 +158,15 @@ class Registrar:
         """Nothing of this worker runs any more: the guard need not watch its lease."""
         if self._renewer is not None:
             self._renewer.remove(place.worker)
+        if place.lease is not None:
+            seen = max(place.seen, self._board.row(place.index).outlived)
+            runs = self._board.runs(place.index).all()
+            place.overran = place.lease.outlived_by(runs, seen)
+            if place.overran:
+                log.error(
+                    "worker process %d outlived its lease, with %d attempts",
+                    *(place.pid, len(place.overran)),
+                )
         with self._rows:
             place.lease = None
             self._board.clear(place.index)
@@ -167,6 +178,8 @@ class Registrar:
         reason: str,
         then: Callable[[], None],
         started: frozenset[int],
+        name: str = "",
+        overran: Sequence[tuple[Run, float]] = (),
     ) -> None:
         """Tell the store that this worker is gone; with a `reason` it is dead, and what it
         ran is lost, but for what was reserved ahead and is not among the `started`. Only
@@ -179,6 +192,7 @@ class Registrar:
                 store.declare_dead(worker, reason, started)
             else:
                 store.unregister(worker)
+            self._report_overruns(store, name, overran)
 
         def close() -> None:
             for fd in fds:
@@ -188,14 +202,25 @@ class Registrar:
 
         self._clerk.insist(f"reporting the end of worker {worker}", report, close)
 
+    def _report_overruns(
+        self, store: Store, name: str, overran: Sequence[tuple[Run, float]]
+    ) -> None:
+        """Report what a killed process ran after its lease. The store decides for each attempt
+        whether it was lost while its code still ran."""
+        for run, at in overran:
+            if store.over_ran(run.job, run.token, name, self._clock.boot() - at):
+                log.error("job %s ran on after the lease of its worker was lost", run.job)
+
     def last_word(self, reason: str, seconds: float) -> None:
         """Report all workers dead here and now, as far as that is possible in this time."""
         deadline = self._clock.boot() + seconds
         for place in self._places:
+            self.end_lease(place)
             if place.registered and self._store is not None and self._clock.boot() < deadline:
                 try:
                     started = self._board.started(place.index)
                     self._store.declare_dead(place.worker, reason, started)
+                    self._report_overruns(self._store, place.name, place.overran)
                 except StoreError as error:
                     # Its files close with us, and the store sees that by itself.
                     log.warning("worker %s could not be reported dead: %s", place.worker, error)

@@ -1,5 +1,5 @@
 """`headgate worker` on a store with leases, made from the embedded one: renewals can be made
-to fail, or to hang, by a file beside the store.
+to fail, or to hang, by a file beside the store; while they fail, no death can be reported either.
 
 `python -m tests.crash.leased` is the guard, with `keeper …` the keeper.
 """
@@ -22,15 +22,25 @@ from headgate.worker.options import WorkerOptions
 class LeasedStore(SQLiteStore):
     capabilities = Capabilities(leases=True, local=True)
 
+    @property
+    def _folder(self) -> Path:
+        return Path(self.url.removeprefix("sqlite:///")).parent
+
     def renew(self, worker: str) -> bool:
-        folder = Path(self.url.removeprefix("sqlite:///")).parent
-        with (folder / "renewals").open("a") as file:
+        with (self._folder / "renewals").open("a") as file:
             file.write(f"{time.monotonic()}\n")
-        while (folder / "hang").exists():
+        while (self._folder / "hang").exists():
             time.sleep(0.01)
-        if (folder / "refuse").exists():
-            raise StoreUnavailable("the store does not answer")
+        self._answer()
         return super().renew(worker)
+
+    def declare_dead(self, worker: str, reason: str, started: frozenset[int] | None = None) -> None:
+        self._answer()
+        super().declare_dead(worker, reason, started)
+
+    def _answer(self) -> None:
+        if (self._folder / "refuse").exists():
+            raise StoreUnavailable("the store does not answer")
 
 
 def main() -> int:
