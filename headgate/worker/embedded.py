@@ -201,4 +201,6 @@ class Worker:
                 work.lease(late)
                 await asyncio.sleep(max(0.05, next_change(now, lease.sent, lease.seconds)))
         finally:
-            renewer.stop()
+            # Code that does not stop keeps its slots: its lease is renewed until this process ends.
+            if lease.dead or not work.running:
+                renewer.stop()

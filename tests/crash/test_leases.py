@@ -352,6 +352,31 @@ def test_a_thread_of_an_embedded_worker_that_goes_on(site: Site) -> None:
     assert other.stop() == 0
 
 
+@pytest.mark.parametrize("site", ["postgres"], indirect=True)
+def test_a_thread_that_goes_on_after_its_worker_was_stopped_keeps_its_slot(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(*env(SHORT).popitem())
+    site.app.__dict__.pop("config", None)
+    store = site.app.store
+    with embedded(site.app):
+        job = sample.deaf_thread.submit()
+        site.wait_for("running")
+    (left,) = store.workers()
+    assert left.lease_ends is not None
+    until = left.lease_ends + SHORT
+
+    def renewed() -> bool:
+        (own,) = store.workers()
+        return own.lease_ends is not None and own.lease_ends > until
+
+    wait_until(renewed)
+    assert site.job(job.id).state == "running"
+    site.go()
+    store.declare_dead(left.id, "its process has ended")
+    wait_until(lambda: f"the lease of worker {left.id} has ended" in caplog.text)
+
+
 class Away:
     """A store that does not answer some round trips."""
 
