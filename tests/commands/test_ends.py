@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -176,7 +177,9 @@ def test_nothing_of_a_command_is_alive_when_its_slot_is_granted_again(
         place.freeze(victims)
         left = [process for pid in place.lines("pids") for process in tree_of(int(pid))]
     for pid in victims:
-        os.kill(pid, signal.SIGKILL)
+        # The death of one before it may have ended it already.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     if who == "all":
         # Those that can be known by a mark, then those that only the lock file tells of.
         marked = [p for p in left if kernel.WORKER_MARK in kernel.environment(p.pid)]
