@@ -33,7 +33,7 @@ WAITING = (bell, lease, poller)
 """The modules whose threads wait by the clock."""
 TICK = 1e-7
 BEGAN = 1_800_000_000.123456
-"""Seconds since the epoch at which the machine started. As long in writing as most times are."""
+"""Seconds since the epoch at which the machine started, with as many digits as most times have."""
 
 
 class VirtualTime:
@@ -44,7 +44,7 @@ class VirtualTime:
         self.on_change: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
         self._threads = 1
-        """That take part: the one of the event loop is the first."""
+        """Threads that wait here now and then; the first is that of the event loop."""
         self._waits: dict[int, tuple[float, Callable[[], object]]] = {}
         """By thread: until when it waits, and what for."""
         self._ended = False
@@ -61,9 +61,10 @@ class VirtualTime:
         patch.setattr(bell, "select", _changed_module(select, poll=lambda: _Poll(self)))
 
     def _monotonic(self) -> float:
-        """A look at the clock takes time: what was just read is not as new as what is read now."""
-        self.now += TICK
-        return self.now
+        """Each look at the clock takes a tick, so that nothing read before is as new as now."""
+        with self._changed:
+            self.now += TICK
+            return self.now
 
     @property
     def wall(self) -> float:
@@ -86,7 +87,7 @@ class VirtualTime:
             self._changed.notify_all()
 
     def wait(self, seconds: float | None, is_ready: Callable[[], object]) -> None:
-        """Until it is ready or the time is over, and all other threads wait."""
+        """Until it is ready or the time has passed, and all other threads wait."""
         until = math.inf if seconds is None else self.now + seconds
         me = threading.get_ident()
         with self._changed:
@@ -109,7 +110,7 @@ class VirtualTime:
             self.on_change()
 
     def change(self, threads: int = 0) -> None:
-        """What threads wait for may have come; `threads` have come, or gone if negative."""
+        """A thread may be ready now. `threads`: how many have started; negative if they ended."""
         with self._changed:
             self._threads += threads
             self._changed.notify_all()
