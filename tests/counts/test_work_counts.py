@@ -25,7 +25,7 @@ from headgate.config import Config
 from headgate.jobs import Finish
 from headgate.stores import open_store
 from headgate.stores.bucket.store import BucketStore
-from headgate.stores.postgres import dues, view
+from headgate.stores.postgres import compacting, dues, view
 from headgate.stores.postgres.url import Address, parse
 from headgate.stores.protocol import SlotRecord, SlotRequest, Store
 from tests.bucket.memory import MemoryObjects
@@ -123,9 +123,10 @@ def bench(
 
 @contextmanager
 def _steady(address: Address, time: VirtualTime, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A server in virtual time, and nothing that depends on how fast it is."""
+    """A server in virtual time, and nothing that depends on how fast it is or who else uses it."""
     for module in (dues, view):
         patch.setattr(module, "SLOW", math.inf)
+    patch.setattr(compacting, "PINNED", math.inf)
     schema = address.schema
     with psycopg.connect(address.conninfo, autocommit=True) as console:
 

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from headgate.checker import Kill
 from headgate.execlog import now
@@ -47,17 +48,31 @@ def alive(pid: int) -> bool:
     return state(pid) not in "ZX"
 
 
-def at_work(log: Path) -> set[int]:
-    """The processes in which an attempt has begun and not ended, as the log says."""
-    inside: dict[tuple[str, int], int] = {}
-    for text in log.read_bytes().split(b"\n")[:-1]:
-        line = json.loads(text)
+class Attempts:
+    """Those that have begun and not ended, as the log says."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._read = 0
+        self._pids: dict[tuple[str, int], int] = {}
+
+    def pids(self) -> set[int]:
+        """The processes that they run in."""
+        if self._log.exists():
+            with self._log.open("rb") as log:
+                log.seek(self._read)
+                for text in log:
+                    if text.endswith(b"\n"):  # else it is being written
+                        self._read += len(text)
+                        self._note(json.loads(text))
+        return set(self._pids.values())
+
+    def _note(self, line: dict[str, Any]) -> None:
         attempt = (line["job"], line["attempt"])
         if line["ev"] == "start":
-            inside[attempt] = line["pid"]
+            self._pids[attempt] = line["pid"]
         elif line["ev"] == "end":
-            inside.pop(attempt)
-    return set(inside.values())
+            del self._pids[attempt]
 
 
 class Chaos:
@@ -66,6 +81,7 @@ class Chaos:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.count = 0
+        self._attempts = Attempts(fleet.log)
 
     def kill(self, pids: list[int], doomed: list[int]) -> None:
         """SIGKILL `pids`; all of `doomed` are gone by the time this returns."""
@@ -83,19 +99,17 @@ class Chaos:
     def kill_at_work(self) -> None:
         """SIGKILL a worker process in the middle of an attempt. Stopped before the look at the log,
         it cannot end that attempt any more."""
+        workers = {worker.pid for worker in self.fleet.store.workers() if alive(worker.pid)}
         stopped: list[int] = []
 
         def caught() -> bool:
-            pids = [worker.pid for worker in self.fleet.store.workers() if alive(worker.pid)]
-            if not pids:
-                return False
-            pid = dice.choice(pids)
-            os.kill(pid, signal.SIGSTOP)
-            wait_until(lambda: state(pid) in "TZX", why=f"{pid} is stopped")
-            if pid in at_work(self.fleet.log):
-                stopped.append(pid)
-                return True
-            os.kill(pid, signal.SIGCONT)
+            for pid in workers & self._attempts.pids():
+                os.kill(pid, signal.SIGSTOP)
+                wait_until(lambda: state(pid) in "TZX", why="it is stopped")  # noqa: B023
+                if pid in self._attempts.pids():
+                    stopped.append(pid)
+                    return True
+                os.kill(pid, signal.SIGCONT)
             return self.fleet.done() >= len(self.fleet.jobs)
 
         wait_until(caught, why="some worker process runs something")

@@ -92,6 +92,7 @@ def test_after_a_kill_nothing_overlaps_and_nothing_is_forgotten(
         if round_ % 2 == 0:
             tree.guard.wait()
         # Every second time at once, beside what is being killed.
+        restarted = time.time()
         tree = stage.start()
     ran(stage, tree, len(stage.starts()) + 6)
     report = stage.judge(data, {"host-a_group": 2, "host-b_group": 1}, watcher.kills())
@@ -113,4 +114,4 @@ def test_after_a_kill_nothing_overlaps_and_nothing_is_forgotten(
             if run.state == "failed":
                 attempts = store.attempts(run.id)
                 assert (run.reason, [a.outcome for a in attempts]) == ("lost", ["lost"] * 4)
-    assert time.time() - max(run.created_at for run in stage.runs()) < 30
+    assert max(run.created_at for run in stage.runs()) > restarted
